@@ -1,5 +1,5 @@
-//! Two programs that do not share a domain: a camera offers a port to whoever knows a token,
-//! and a guest, which could be another user's program, sends to it and asks it things.
+//! Joins two programs that do not share a domain: a camera offers a port to processes that know a
+//! token, and a guest, which could be another user's program, sends to it and asks it things.
 //!
 //! Run it without arguments; it starts the guest itself.
 
@@ -29,8 +29,7 @@ fn camera() -> Result<(), Box<dyn Error>> {
     let mut masks = domain.bind(PortOptions::unnamed())?;
     let mut settings = domain.bind(PortOptions::unnamed().synchronous())?;
 
-    // Whoever may come to us does not join: it sees none of our memory, and what it sends is
-    // copied.
+    // A client does not join our domain: it sees none of our memory, and its messages are copied.
     let token = AccessToken::random()?;
     let permissions = Permissions::own_user().token(token);
     let options = OfferOptions::default().most_bytes(8 << 20);

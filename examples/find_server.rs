@@ -1,5 +1,5 @@
-//! Finding a server by calling on a well-known channel, as on citizens' band radio: many
-//! write, many listen, and whoever is meant answers.
+//! Finds a server by calling on a well-known channel, as on citizens' band radio: many
+//! write, many listen, and the server that is called answers.
 //!
 //! Run it with `cargo run --example find_server`.
 

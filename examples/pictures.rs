@@ -1,4 +1,4 @@
-//! Pictures by topic: each of its own size, read where it was drawn, whoever looks.
+//! Publishes pictures on a topic: each has its own size, and all viewers read it where it was drawn.
 //!
 //! Two viewers look at every picture and let go of it. A third one keeps what it gets, and
 //! is killed: the camera does not notice, and the memory comes back.

@@ -28,7 +28,7 @@ fn keeper() -> Outcome {
         String::from_utf8_lossy(message.header())
     );
     for right in message.take_rights() {
-        // Whoever holds the right may use it; it came with the message.
+        // The holder of a right may use it; this one came with the message.
         let Right::Send(room) = right else { continue };
         room.send(Message::new(b"breakfast is at eight")?, soon())?;
         room.send(Message::new(b"the key is yours")?, soon())?;

@@ -47,7 +47,7 @@ struct Tower {
     thunders: AtomicUsize,
 }
 
-/// Counts whoever waits, for as long as it waits.
+/// Counts a client that waits, for as long as it waits.
 struct Watcher(Arc<AtomicUsize>);
 
 impl Drop for Watcher {

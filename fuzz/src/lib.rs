@@ -16,8 +16,8 @@
 //! | `export` | all of an importer, and of one for which the host copies | as `bridge`; an export ends when its exporter wants, and is then nobody else's; the host copies within the exporter's delegation |
 //! | `import` | all of an exporter, and of the host that leads to it | typed errors, at once; what is mapped is within the limits |
 //! | `byte_ring` | a byte ring's counts and bytes, rewritten between any two steps; what the sides of a connection say | typed errors; nothing is read or written beside it |
-//! | `follow` | all of a visitor that follows an offered channel, and of a process that offers one | as `bridge`: others are told all, writers wait for nobody who has gone, nothing is left |
-//! | `bridge` | all of a visitor at an offered port, and of a process that offers one | its own connection ends; others are served; what comes is within the limits |
+//! | `follow` | all of a client that follows an offered channel, and of a process that offers one | as `bridge`: others are told all, writers wait for nobody who has gone, nothing is left |
+//! | `bridge` | all of a client at an offered port, and of a process that offers one | its own connection ends; others are served; what comes is within the limits |
 //! | `rendezvous` | a newcomer's words at a host's socket | the host goes on |
 //! | `topic` | what publishers write, and where they announce themselves | samples that can be read, or typed errors; other publishers are heard; nothing is left |
 //!
@@ -25,9 +25,9 @@
 //!
 //! | read by | what | target |
 //! |---|---|---|
-//! | a host | a visit | `rendezvous`, `words` |
-//! | a visitor | a host's answers | `words` |
-//! | who offers a port | what a visitor asks, its byte ring, its packets with descriptors | `bridge`, `byte_ring` |
+//! | a host | a connect request | `rendezvous`, `words` |
+//! | a client | a host's answers | `words` |
+//! | who offers a port | what a client asks, its byte ring, its packets with descriptors | `bridge`, `byte_ring` |
 //! | who connects to one | the answer with its descriptors, the byte ring back, packets | `bridge`, `byte_ring` |
 //! | who offers a channel | what a follower asks, how far it says it has read, packets | `follow`, `byte_ring` |
 //! | who follows one | the answer, what the channel is like, messages and what was missed before them | `follow` |

@@ -144,7 +144,7 @@ impl Extents {
         let parts = header.parts().collect::<Vec<_>>();
         let held = extents.iter();
         let held = held.map(|e| (e.start.addr().get(), e.layout.size()));
-        // A message may hold more than its structure; whoever grows it says so afterwards.
+        // A message may hold more than its structure; its arena lists an extent after it is added.
         held.take(parts.len()).eq(parts).then_some(header)
     }
 

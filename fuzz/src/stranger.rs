@@ -1,14 +1,14 @@
-//! What targets share that play a stranger between domains: a visitor of something that is
+//! What targets share that play a stranger between domains: a client of something that is
 //! offered, or a process that offers it.
 
 use arbitrary::{Result, Unstructured};
 use portolan::Deadline;
 use portolan_abi::FORMAT_VERSION;
-use portolan_abi::bridge::{Ask, FrameHeader, RING, RING_BYTES, SEALED, control};
+use portolan_abi::bridge::{Ask, FrameHeader, WAKE, RING_BYTES, SEALED, control};
+use portolan_abi::connect::{ConnectAnswer, ConnectRequest, OfferKind, OfferName};
 use portolan_abi::hello::socket_name;
 use portolan_abi::limits::{LINE, PAGE};
 use portolan_abi::slot::Kind;
-use portolan_abi::visit::{OfferKind, OfferName, Visit, VisitAnswer};
 use portolan_sys::memory;
 use portolan_sys::process::PidFd;
 use portolan_sys::socket::{self, Address, SocketError};
@@ -61,33 +61,33 @@ pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 
 /// A connection that leads to the offering side.
 pub(crate) fn accepted(address: &Address, kind: OfferKind, name: &str) -> Option<OwnedFd> {
-    match visit(address, kind, OfferName::new(name)?, None)? {
-        (socket, VisitAnswer::Accepted) => Some(socket),
+    match connect(address, kind, OfferName::new(name)?, None)? {
+        (socket, ConnectAnswer::Accepted) => Some(socket),
         (_, other) => panic!("not accepted by {name}: {other:?}"),
     }
 }
 
 /// A connection to a host, and what it says in the end; nothing, if it has no room or hangs up.
-pub(crate) fn visit(
+pub(crate) fn connect(
     address: &Address,
     kind: OfferKind,
     name: OfferName,
     token: Option<[u8; 16]>,
-) -> Option<(OwnedFd, VisitAnswer)> {
+) -> Option<(OwnedFd, ConnectAnswer)> {
     let socket = socket::connect_by(address, by()).ok()?;
-    let visit = Visit {
+    let request = ConnectRequest {
         version: FORMAT_VERSION,
         kind,
         name,
         token,
     };
-    socket::send_by(&socket, &visit.encode(), &[], by()).ok()?;
+    socket::send_by(&socket, &request.encode(), &[], by()).ok()?;
     loop {
-        let mut answer = [0; VisitAnswer::BYTES];
+        let mut answer = [0; ConnectAnswer::BYTES];
         // Its host is busy, or out of descriptors.
         let came = socket::receive_by(&socket, &mut answer, 0, by()).ok()?;
-        match VisitAnswer::decode(&answer[..came.len]) {
-            Some(VisitAnswer::Wait | VisitAnswer::Queue) => {}
+        match ConnectAnswer::decode(&answer[..came.len]) {
+            Some(ConnectAnswer::Wait | ConnectAnswer::Queue) => {}
             Some(answer) => return Some((socket, answer)),
             None => panic!("a host says what none says"),
         }
@@ -98,10 +98,10 @@ pub(crate) fn visit(
 pub(crate) fn welcome(listener: &OwnedFd) -> OwnedFd {
     let heard = || -> std::result::Result<OwnedFd, SocketError> {
         let socket = socket::accept_by(listener, by())?;
-        let mut packet = [0; Visit::BYTES];
+        let mut packet = [0; ConnectRequest::BYTES];
         let came = socket::receive_by(&socket, &mut packet, 0, by())?;
-        assert!(Visit::decode(&packet[..came.len]).is_some());
-        socket::send_by(&socket, &VisitAnswer::Accepted.encode(), &[], by())?;
+        assert!(ConnectRequest::decode(&packet[..came.len]).is_some());
+        socket::send_by(&socket, &ConnectAnswer::Accepted.encode(), &[], by())?;
         let mut packet = [0; Ask::BYTES];
         let came = socket::receive_by(&socket, &mut packet, 0, by())?;
         assert!(Ask::decode(&packet[..came.len]).is_some());
@@ -189,9 +189,9 @@ impl Stranger {
         Ok(())
     }
 
-    pub(crate) fn ring(&self) {
+    pub(crate) fn wake(&self) {
         // Where there is no room for it, enough wait there.
-        let _ = socket::send_by(&self.socket, &[RING], &[], Some(Instant::now()));
+        let _ = socket::send_by(&self.socket, &[WAKE], &[], Some(Instant::now()));
     }
 
     fn set(&self, ring: usize, word: usize, value: u64) {
@@ -260,7 +260,7 @@ impl Stranger {
             let len = usize::try_from(*len).unwrap_or(0).min(5000);
             self.write(&vec![9; len]);
         }
-        self.ring();
+        self.wake();
         Ok(())
     }
 
@@ -291,7 +291,7 @@ impl Stranger {
             // What is announced longer than this does not come.
             self.write(&vec![9; usize::try_from(len).unwrap_or(0).min(5000)]);
         }
-        self.ring();
+        self.wake();
         Ok(())
     }
 
@@ -313,7 +313,7 @@ impl Stranger {
             _ => u.arbitrary()?,
         };
         self.set(ring, word, says);
-        self.ring();
+        self.wake();
         Ok(())
     }
 
@@ -328,7 +328,7 @@ impl Stranger {
 
     /// Any packet.
     fn say(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
-        let packets: [&[u8]; 5] = [&[RING], &[SEALED], b"RR", b"X", &[0; 100]];
+        let packets: [&[u8]; 5] = [&[WAKE], &[SEALED], b"RR", b"X", &[0; 100]];
         let packet = *u.choose(&packets)?;
         let _ = socket::send_by(&self.socket, packet, &[], Some(Instant::now()));
         Ok(())
@@ -338,7 +338,7 @@ impl Stranger {
     pub(crate) fn take(&mut self) {
         let other = 1 - self.out;
         self.set(other, control::TAIL, self.get(other, control::HEAD));
-        self.ring();
+        self.wake();
         let mut packet = [0; 2];
         while let Ok(Some(_)) = socket::try_receive(&self.socket, &mut packet, 16) {}
     }
@@ -361,7 +361,7 @@ impl Stranger {
             });
         }
         let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-        let packet = if u.ratio(1, 16)? { RING } else { SEALED };
+        let packet = if u.ratio(1, 16)? { WAKE } else { SEALED };
         let _ = socket::send_by(&self.socket, &[packet], &fds, Some(Instant::now()));
         Ok(())
     }

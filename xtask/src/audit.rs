@@ -1,4 +1,4 @@
-//! The auditor: whether anything was lost, by the region's bytes and by journals kept
+//! The auditor finds out whether anything was lost, by the region's bytes and by journals kept
 //! outside it.
 //!
 //! It knows the layouts, and none of the library's algorithms: it does not follow what a
@@ -12,11 +12,11 @@
 //! - **A2** Every other page and chunk is free, and nobody's row names it.
 //! - **A3** What living spaces hold by their rows, and by the entries of channels, is what
 //!   they hold by their journals.
-//! - **A4** A place that nobody has holds nothing: no row, no port, no watch, no lock, no
+//! - **A4** A space that is free holds nothing: no row, no port, no watch, no lock, no
 //!   claimed slot, no chunk; it reads and writes no channel, and no unit is being written.
-//! - **A5** A right in a row, or a receive right on its way, is somebody's.
-//! - **A6** Who waits is owed something: an answer has somebody to give it, a port without
-//!   senders has been told, so has whoever watches a dead port.
+//! - **A5** A right in a row, or a receive right on its way, belongs to a live space.
+//! - **A6** A waiting space can be woken: a live space can still give the answer that a client
+//!   waits for, a port without senders has been told, so has each watcher of a dead port.
 //! - **A7** A chunk's word says whether the file has its memory: all of it, or none.
 
 mod channels;
@@ -45,8 +45,8 @@ pub(crate) struct Findings {
     pub(crate) unreleased: Vec<String>,
     pub(crate) hung: Vec<String>,
     pub(crate) leaderless: Vec<String>,
-    /// Ports where a message waits, and whoever receives there was not told. That is no
-    /// finding yet: somebody may be about to tell it.
+    /// Ports where a message waits, and the receiver was not told. That is no finding yet: a
+    /// sender may be about to tell it.
     pub(crate) sleeping: BTreeSet<u16>,
     /// Readers of channels that have not read all, by space and by the page where the channel
     /// begins. That is no finding either: they may be about other things.
@@ -464,10 +464,10 @@ impl Audit<'_> {
             }
             ChunkUse::Free | ChunkUse::Small | ChunkUse::Head => {}
         }
-        if chunk.home != 0 && !self.is_live(chunk.home) {
+        if chunk.cache_owner != 0 && !self.is_live(chunk.cache_owner) {
             self.found.leaked.push(format!(
                 "chunk {index} is kept for space {}, which does not live",
-                chunk.home
+                chunk.cache_owner
             ));
         }
     }
@@ -491,8 +491,8 @@ impl Audit<'_> {
                 PortPhase::Open if self.is_live(status.owner) => {
                     *owned.entry(status.owner).or_default() += u64::from(!status.replies);
                 }
-                PortPhase::Moving if self.is_in_ring(port) => self.found.unreleased.push(format!(
-                    "port {index} moves into a ring: nobody can take its right"
+                PortPhase::Moving if self.is_in_cycle(port) => self.found.unreleased.push(format!(
+                    "port {index} moves into a cycle: nobody can take its right"
                 )),
                 PortPhase::Moving
                     if moving.contains(&PortName {
@@ -525,7 +525,7 @@ impl Audit<'_> {
 
 impl Audit<'_> {
     /// Whether the way from a moving port, from queue to queue, never ends.
-    fn is_in_ring(&self, port: &Port) -> bool {
+    fn is_in_cycle(&self, port: &Port) -> bool {
         let next = |port: &&Port| {
             let to = port.transit.port();
             let next = self.ports.iter().find(|p| p.index == to);

@@ -1,5 +1,5 @@
-//! Test binaries that cargo has built, and how they are run: each in a process group of its
-//! own, which is ended with what it started if it takes too long.
+//! Finds test binaries that cargo has built, and runs each in a process group of its own, which is
+//! ended, with all its processes, if it takes too long.
 
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! The other slow checks: each runs a tool, and says what to install if it is missing.
+//! Runs the other slow checks: each runs a tool, and says what to install if it is missing.
 
 use crate::{rooms, unsafe_code, words};
 use std::path::{Path, PathBuf};

@@ -1,4 +1,5 @@
-//! One command for a change: runs every check, goes on after a failure, and says what each took.
+//! `cargo xtask ci` runs every check for a change, goes on after a failure, and says what each
+//! took.
 //!
 //! A step is a command line that can be run by itself in the same words. The short steps are
 //! what `.ci/run` runs; the long ones need an hour, and a nightly compiler.

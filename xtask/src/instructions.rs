@@ -1,11 +1,11 @@
-//! `cargo xtask instructions`: what one operation takes, against what the repository says that
-//! it may.
+//! `cargo xtask instructions` compares the instructions of each operation with the counts in the
+//! repository.
 //!
 //! The counts of `portolan bench instructions` stand in `docs/instructions.json`, a row a line,
 //! under the build that they were counted with. A row that grows by more than [`LEEWAY`] fails
-//! the check; a change that means it to grow has the file changed with it (`--update`), so that
-//! whoever reads the change sees by how much. Another compiler, other flags or another C
-//! library make other instructions: there the counts are printed, and nothing fails.
+//! the check; a change that means it to grow changes the file too (`--update`), so that its
+//! reviewer sees by how much. Another compiler, other flags or another C library make other
+//! instructions: there the counts are printed, and nothing fails.
 
 use crate::checks::{code, command, root};
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,5 @@
-//! Checks of Portolan: `cargo xtask ci` for a change, and the slower ones beside it.
+//! This program runs the checks of Portolan: `cargo xtask ci` for a change, and the slower ones
+//! beside it.
 #![forbid(unsafe_code)]
 
 mod audit;

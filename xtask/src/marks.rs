@@ -1,4 +1,4 @@
-//! The marked steps of the library, and who passes them.
+//! Lists the marked steps of the library, and says which processes pass each.
 
 /// Every mark, in order. A test compares it with the sources.
 pub(crate) static MARKS: [&str; 270] = [
@@ -32,7 +32,7 @@ pub(crate) static MARKS: [&str; 270] = [
     "bridge.granted",
     "bridge.granting",
     "bridge.half",
-    "bridge.handed_on",
+    "bridge.delivered",
     "bridge.heard",
     "bridge.requested",
     "bridge.shown",
@@ -93,7 +93,7 @@ pub(crate) static MARKS: [&str; 270] = [
     "entry.sweeping",
     "entry.swept",
     "entry.taken",
-    "entry.units_returned",
+    "entry.banks_returned",
     "export.granted",
     "export.granting",
     "export.offered",
@@ -255,20 +255,20 @@ pub(crate) static MARKS: [&str; 270] = [
     "unexport.ordered",
     "unexport.private",
     "unexport.withdrawn",
-    "units.claimed",
-    "units.counted",
-    "units.emptied",
-    "units.named",
-    "units.returning",
-    "units.taken",
+    "banks.claimed",
+    "banks.counted",
+    "banks.emptied",
+    "banks.named",
+    "banks.returning",
+    "banks.taken",
     "update.copied",
     "update.copied_later",
     "update.kernel",
-    "visit.accepted",
-    "visit.handed",
-    "visit.handing",
-    "visit.received",
-    "visit.waits",
+    "connect.accepted",
+    "connect.handed",
+    "connect.handing",
+    "connect.received",
+    "connect.waits",
     "watch.fired",
     "watch.firing",
     "watch.taken",
@@ -314,9 +314,8 @@ pub(crate) fn passer(name: &str) -> Passer {
         "join.before_listen" | "join.listening" | "join.fallback" | "join.created"
         | "join.hosting" => Passer::Creator,
         "leave.asked" | "leave.returned" | "reclaim.row" => Passer::Host,
-        "offer.entered" | "offer.withdrawn" | "visit.waits" | "visit.handing" | "visit.handed" => {
-            Passer::Host
-        }
+        "offer.entered" | "offer.withdrawn" | "connect.waits" | "connect.handing"
+        | "connect.handed" => Passer::Host,
         // Structures in topics.
         "topic.kept" | "topic.shared" => Passer::Tests,
         // Between users.

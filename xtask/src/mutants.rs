@@ -1,4 +1,4 @@
-//! Mutants: a list of ways to break a named invariant, each with the test that must fail.
+//! Breaks named invariants, each in a listed way, and checks that a named test fails.
 //!
 //! Each is applied in turn to a copy of the workspace, with a target directory of its own, so
 //! that a mutant costs the build of one crate and one test. Before the first one every named

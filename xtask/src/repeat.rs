@@ -1,5 +1,5 @@
 //! Runs the tests that start processes again and again, from their built binaries, while all
-//! processors are busy: what fails once in so many runs has a cause that a quiet run hides.
+//! processors are busy. A test that fails once in so many runs has a cause that a quiet run hides.
 
 use crate::built::{self, Binary};
 use crate::checks::{FEATURES, code, command, root};
@@ -25,7 +25,7 @@ pub(crate) struct Plan<'a> {
 
 /// How often a binary ran and failed.
 #[derive(Default)]
-struct Tally {
+struct Record {
     name: String,
     runs: u32,
     failures: u32,
@@ -41,7 +41,7 @@ pub(crate) fn run(plan: &Plan<'_>) -> ExitCode {
         }
     };
     let over = AtomicBool::new(false);
-    let tallies = thread::scope(|scope| {
+    let records = thread::scope(|scope| {
         for _ in 0..plan.load {
             scope.spawn(|| {
                 while !over.load(Ordering::Relaxed) {
@@ -49,22 +49,22 @@ pub(crate) fn run(plan: &Plan<'_>) -> ExitCode {
                 }
             });
         }
-        let tallies = all(plan, &binaries);
+        let records = all(plan, &binaries);
         over.store(true, Ordering::Relaxed);
-        tallies
+        records
     });
     println!(
         "{:<36} {:>5} {:>8} {:>9}",
         "test", "runs", "failures", "longest"
     );
-    for tally in &tallies {
-        let longest = tally.longest.as_secs_f64();
+    for record in &records {
+        let longest = record.longest.as_secs_f64();
         println!(
             "{:<36} {:>5} {:>8} {longest:>7.1} s",
-            tally.name, tally.runs, tally.failures
+            record.name, record.runs, record.failures
         );
     }
-    code(tallies.iter().all(|t| t.failures == 0))
+    code(records.iter().all(|t| t.failures == 0))
 }
 
 fn binaries(tests: &[String]) -> Result<Vec<Binary>, String> {
@@ -93,30 +93,30 @@ fn binaries(tests: &[String]) -> Result<Vec<Binary>, String> {
 }
 
 /// In rounds, so that a run that is broken off has tried each about as often.
-fn all(plan: &Plan<'_>, binaries: &[Binary]) -> Vec<Tally> {
-    let tally = |b: &Binary| Tally {
+fn all(plan: &Plan<'_>, binaries: &[Binary]) -> Vec<Record> {
+    let record = |b: &Binary| Record {
         name: b.name.clone(),
-        ..Tally::default()
+        ..Record::default()
     };
-    let mut tallies: Vec<Tally> = binaries.iter().map(tally).collect();
+    let mut records: Vec<Record> = binaries.iter().map(record).collect();
     for round in 1..=plan.times {
-        for (binary, tally) in binaries.iter().zip(&mut tallies) {
-            once(plan, round, binary, tally);
+        for (binary, record) in binaries.iter().zip(&mut records) {
+            once(plan, round, binary, record);
         }
-        let failures: u32 = tallies.iter().map(|t| t.failures).sum();
+        let failures: u32 = records.iter().map(|t| t.failures).sum();
         eprintln!(
             "round {round} of {}: {failures} failures so far",
             plan.times
         );
     }
-    tallies
+    records
 }
 
-fn once(plan: &Plan<'_>, round: u32, binary: &Binary, tally: &mut Tally) {
+fn once(plan: &Plan<'_>, round: u32, binary: &Binary, record: &mut Record) {
     let began = Instant::now();
     let ran = built::run(&mut binary.command(), plan.limit);
-    tally.runs += 1;
-    tally.longest = tally.longest.max(began.elapsed());
+    record.runs += 1;
+    record.longest = record.longest.max(began.elapsed());
     let (what, output) = match ran {
         Ok(ran) if ran.status.is_some_and(|s| s.success()) => return,
         Ok(ran) => match ran.status {
@@ -125,7 +125,7 @@ fn once(plan: &Plan<'_>, round: u32, binary: &Binary, tally: &mut Tally) {
         },
         Err(error) => (format!("it could not be run: {error}"), String::new()),
     };
-    tally.failures += 1;
+    record.failures += 1;
     let folder = root().join("target/repeat");
     let file = folder.join(format!("{}-{round}.txt", binary.name.replace('/', "-")));
     let kept = std::fs::create_dir_all(&folder).and_then(|()| std::fs::write(&file, &output));

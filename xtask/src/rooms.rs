@@ -1,4 +1,4 @@
-//! The rooms of the library, and the arrows between them: which room names what of which.
+//! Finds the arrows between the rooms of the library: which room names what of which.
 //!
 //! A room is a folder of `crates/portolan/src`; a file that lies beside them is a room of its
 //! own. [`ORDER`] lists them, the lowest first. A path that leads from a room to a higher one is

@@ -1,4 +1,4 @@
-//! Which files of the library have hand-written `unsafe`: those listed here, and no other.
+//! Checks that hand-written `unsafe` is in the listed files of the library, and in no other.
 //!
 //! ARCHITECTURE says in prose what each of them is for. Comments, strings and the tests at the
 //! end of a file do not count, nor do the files of tests in a crate's sources.

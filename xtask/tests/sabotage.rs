@@ -52,7 +52,7 @@ fn ports_of_the_dead() {
 
 #[test]
 fn ports_that_hold_one_another() {
-    is_noticed("rings", "into a ring");
+    is_noticed("cycles", "into a cycle");
 }
 
 #[test]

@@ -1,11 +1,12 @@
-//! The records that two processes of different domains exchange, and the memory that they share.
+//! Lays out the records that two processes of different domains exchange, and the memory that they
+//! share.
 //!
 //! ```text
-//! visitor -> offering process   Ask                           "let me send"
-//! offering process -> visitor   Granted + the connection's memory and a pidfd, or Denied
-//! offering process -> visitor   of a channel: [`Form`], in the byte ring back
-//! from then on, both ways:      one byte [`RING`]             "look at the byte ring"
-//! visitor -> offering process   [`SEALED`] + descriptors      those that the next frame names
+//! client -> offering process    Ask                           "let me send"
+//! offering process -> client    Granted + the connection's memory and a pidfd, or Denied
+//! offering process -> client    of a channel: [`Form`], in the byte ring back
+//! from then on, both ways:      one byte [`WAKE`]             "look at the byte ring"
+//! client -> offering process    [`SEALED`] + descriptors      those that the next frame names
 //! ```
 //!
 //! The connection's memory is a control page and two *byte rings*, one for each direction. A byte
@@ -39,7 +40,7 @@ const FRAME_MAGIC: u32 = 0x4d47_5450;
 /// pidfd.
 pub const DESCRIPTORS: usize = 2;
 /// "Look at the byte ring."
-pub const RING: u8 = b'R';
+pub const WAKE: u8 = b'R';
 /// Before the descriptors of sealed memory.
 pub const SEALED: u8 = b'S';
 /// Bytes of a byte ring: a power of two between these.
@@ -62,12 +63,12 @@ pub mod control {
     pub const HEAD: usize = 0;
     /// The reader's: bytes read so far.
     pub const TAIL: usize = 32;
-    /// The reader's: messages handed on so far.
+    /// The reader's: messages delivered so far.
     pub const DELIVERED: usize = 33;
-    /// The writer's: not zero while it waits for room and is to be rung for. Each time another
+    /// The writer's: not zero while it waits for room and must be woken. Each time another
     /// number.
     pub const WRITER_SLEEPS: usize = 64;
-    /// The reader's: not zero while it waits for more and is to be rung for. Each time another
+    /// The reader's: not zero while it waits for more and must be woken. Each time another
     /// number.
     pub const READER_SLEEPS: usize = 96;
 }
@@ -111,7 +112,7 @@ pub fn bytes_taken(header: usize, parts: impl Iterator<Item = u64>) -> u64 {
 /// "Let me send."
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ask {
-    /// The format that the visitor speaks.
+    /// The format that the client speaks.
     pub version: u32,
     /// It will send sealed memory, by descriptor.
     pub sealed: bool,

@@ -1,4 +1,4 @@
-//! The memory of a channel: a head, its readers, and a ring of units.
+//! Lays out the memory of a channel: a head, its readers, and a ring of units.
 //!
 //! ```text
 //! head (4 lines) | readers (a line each) | units
@@ -105,7 +105,7 @@ impl Stamp {
         Self(position << POSITION_SHIFT | (writer as u64) << 8 | UnitPhase::Done as u64)
     }
 
-    /// Whether both have the same position and phase, whoever wrote them.
+    /// Whether both have the same position and phase; the writers may differ.
     pub const fn is_same_use(self, other: Self) -> bool {
         (self.0 ^ other.0) & !0xff00 == 0
     }

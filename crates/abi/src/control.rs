@@ -1,4 +1,4 @@
-//! The records that a member and its host exchange after the member has joined.
+//! Lays out the records that a member and its host exchange after the member has joined.
 //!
 //! ```text
 //! member -> host   Arrived                  "mapped, and a member"
@@ -9,16 +9,16 @@
 //! member -> host   Delegate n + mem, maps   "copy to and from this", before its Offer n
 //! member -> host   Withdraw n               "no longer", answered by Done n: of a delegation,
 //!                                           after the last copy has ended
-//! host   -> member HandOff n + connection   "a visitor for your offer n", answered by Received
+//! host   -> member HandOff n + connection   "a client for your offer n", answered by Received
 //! ```
 //!
 //! A member leaves at most [`WINDOW`] offers and withdrawals unanswered, and a host as many
 //! hand-offs; so neither socket ever fills, and neither side waits for the other.
 
+use crate::connect::{Grants, OfferKind, OfferName};
 use crate::delegate::Delegation;
 use crate::hello::{word32, word64};
 use crate::limits::{MAX_GRANTS, MAX_NAME};
-use crate::visit::{Grants, OfferKind, OfferName};
 
 /// Records that may be unanswered in each direction.
 pub const WINDOW: u32 = 16;
@@ -73,7 +73,7 @@ pub enum FromHost {
     Done(u32),
     /// The offer is not entered.
     Declined(u32, Decline),
-    /// With a visitor's connection.
+    /// With a client's connection.
     HandOff(u32),
 }
 

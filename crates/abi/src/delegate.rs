@@ -1,11 +1,11 @@
-//! The records by which an exporter of ordinary memory delegates to the domain's host, and by which
-//! an importer has the host copy.
+//! Lays out the records by which an exporter of ordinary memory delegates to the domain's host, and
+//! by which an importer has the host copy.
 //!
 //! ```text
 //! exporter -> host      Delegate n: Delegation + mem, maps  "copy to and from this memory of mine"
 //! exporter -> host      Offer n                             "for importers with this capability"
 //! exporter -> importer  Capability                          in its grant
-//! importer -> host      Visit                               shows the capability
+//! importer -> host      ConnectRequest                      shows the capability
 //! host     -> importer  Ready + staging memory              "put your bytes there"
 //! importer -> host      Request                             any number of times
 //! host     -> importer  Reply
@@ -13,9 +13,9 @@
 //!
 //! The host trusts an exporter about its own memory, and does not trust an importer.
 
+use crate::connect::OfferName;
 use crate::hello::{word32, word64};
 use crate::limits::PAGE;
-use crate::visit::OfferName;
 use crate::vmmc::{MAX_RANGES, Ranges, Reach};
 
 /// First bytes of a [`Ready`].

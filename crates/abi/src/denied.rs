@@ -1,5 +1,5 @@
-//! Why an acceptor refuses a visitor that the host has handed to it: the same for a port, a
-//! channel and an export, but for what only one of them can be.
+//! Lists the reasons for which an acceptor refuses a client that the host has handed off to it.
+//! Most are the same for a port, a channel and an export.
 
 /// Why not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

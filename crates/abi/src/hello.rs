@@ -1,4 +1,4 @@
-//! What a newcomer and the host say to one another over the rendezvous socket.
+//! Lays out the records that a newcomer and the host exchange over the rendezvous socket.
 //!
 //! Fixed-size little-endian records over a sequenced-packet socket, each with a
 //! magic and the format version first, so that members of another version can
@@ -18,11 +18,11 @@
 //! observer -> host   Look                          "let me read the tables"
 //! host -> observer   Welcome as nobody + region fd to read, or Refusal
 //!
-//! visitor  -> host   Visit                         see [`crate::visit`]
+//! client   -> host   ConnectRequest                see [`crate::connect`]
 //! ```
 
+use crate::connect::ConnectRequest;
 use crate::limits::{MAX_DOMAIN_NAME, MAX_NAME};
-use crate::visit::Visit;
 
 /// First bytes of every record but those of other beginners.
 pub const MAGIC: u32 = 0x4e4c_5450;
@@ -77,9 +77,9 @@ pub enum Reason {
     Namespace = 6,
     /// The space that wants back in is no member.
     Stranger = 7,
-    /// The visitor shows another token than the offer asks for, or none.
+    /// The client shows another token than the offer asks for, or none.
     Token = 8,
-    /// Too many visitors wait.
+    /// Too many clients wait.
     Busy = 9,
     /// The host cannot read `/proc`.
     Proc = 10,
@@ -110,20 +110,20 @@ pub enum Greeting {
     Return(Return),
     /// Of an observer.
     Look(Look),
-    /// Of a visitor.
-    Visit(Visit),
-    /// Of a visitor that speaks this other format.
-    OtherVisit(u32),
+    /// Of a client.
+    Connect(ConnectRequest),
+    /// Of a client that speaks this other format.
+    OtherConnect(u32),
 }
 
 impl Greeting {
     /// Reads any of the records.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        if let Some(version) = Visit::version_of(bytes) {
+        if let Some(version) = ConnectRequest::version_of(bytes) {
             if version != crate::FORMAT_VERSION {
-                return Some(Self::OtherVisit(version));
+                return Some(Self::OtherConnect(version));
             }
-            return Visit::decode(bytes).map(Self::Visit);
+            return ConnectRequest::decode(bytes).map(Self::Connect);
         }
         Return::decode(bytes)
             .map(Self::Return)

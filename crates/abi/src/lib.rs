@@ -1,4 +1,5 @@
-//! The bytes that cross a process: layouts, limits and packed words of a Portolan region.
+//! This crate defines the bytes that cross a process: layouts, limits and packed words of a
+//! Portolan region.
 //!
 //! Everything here is plain data and arithmetic. The algorithms over these
 //! words live in `portolan-shm`; what maps them into memory lives in `portolan`.
@@ -20,8 +21,8 @@
 //! | [`sum`] | the checksum of units and packets |
 //! | [`hello`] | what a newcomer and the host say to one another |
 //! | [`control`] | what a member and its host say to one another |
-//! | [`visit`] | what a visitor from outside and the host say to one another |
-//! | [`denied`] | why a visitor is not let in |
+//! | [`connect`] | what a client from outside and the host say to one another |
+//! | [`denied`] | why a client is not let in |
 //! | [`vmmc`] | what importers and exporters say to one another, and the pages they share |
 //! | [`delegate`] | the records between exporter, host and importer where the host copies |
 //!
@@ -34,6 +35,7 @@
 
 pub mod bridge;
 pub mod channel;
+pub mod connect;
 pub mod control;
 pub mod delegate;
 pub mod denied;
@@ -51,7 +53,6 @@ pub mod space;
 pub mod sum;
 pub mod thread;
 pub mod trace;
-pub mod visit;
 pub mod vmmc;
 
 /// The format of a region. A member that speaks another one is refused at the door.

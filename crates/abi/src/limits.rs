@@ -1,4 +1,4 @@
-//! Every bound of a region, as a named constant.
+//! Names every bound of a region by a constant.
 
 /// Bytes of a page, the smallest extent.
 pub const PAGE: usize = 4096;
@@ -30,7 +30,7 @@ pub const MAX_HEADER: usize = 4096;
 pub const MAX_EXTENTS: usize = 1024;
 /// Rights of one message at the most.
 pub const MAX_RIGHTS: usize = 64;
-/// Offers to visitors in one domain at the most.
+/// Offers to clients in one domain at the most.
 pub const MAX_OFFERS: usize = 65_536;
 /// Users, groups and processes, of each, that one offer permits at the most.
 pub const MAX_GRANTS: usize = 64;
@@ -48,18 +48,18 @@ pub const MAX_SLOT_LINES: usize = 8;
 pub const SMALL_CLASSES: usize = 9;
 /// Bytes of addresses for the queues of each width of slot ([`MAX_SLOT_LINES`] of them). Sparse;
 /// a queue of 64 slots of two lines takes 8 KiB of memory.
-pub const QUEUE_HEAP: u64 = (MAX_UNITS * PAGE) as u64;
-/// Slots of a unit of queue memory: as many pages as a slot has lines.
-pub const UNIT_SLOTS: usize = PAGE / LINE;
-/// Units of queue memory of slots of one line; of wider ones there are fewer.
-pub const MAX_UNITS: usize = (4 << 30) / PAGE;
+pub const QUEUE_HEAP: u64 = (MAX_BANKS * PAGE) as u64;
+/// Slots of a bank of queue memory: as many pages as a slot has lines.
+pub const BANK_SLOTS: usize = PAGE / LINE;
+/// Banks of queue memory of slots of one line; of wider ones there are fewer.
+pub const MAX_BANKS: usize = (4 << 30) / PAGE;
 /// Port entries among which new ports go round while few are in use; more are taken into use
 /// when half of them are.
 pub const MIN_ROUND: usize = 1024;
 
 const _: () = assert!(PAGE << (SMALL_CLASSES - 1) == CHUNK / 2);
 const _: () = assert!(MAX_PORTS.is_multiple_of(MIN_ROUND) && MIN_ROUND.is_multiple_of(64));
-const _: () = assert!(MAX_UNITS.is_multiple_of(64) && MAX_SLOTS.is_multiple_of(UNIT_SLOTS));
+const _: () = assert!(MAX_BANKS.is_multiple_of(64) && MAX_SLOTS.is_multiple_of(BANK_SLOTS));
 const _: () = assert!(MAX_PORTS <= 1 << 16, "a port index is 16 bits in rights");
 const _: () = assert!(MAX_SPACES <= 1 << 8, "a space id is 8 bits in slot states");
 const _: () = assert!(THREAD_LINES <= 64, "who has which line is 64 bits");

@@ -1,4 +1,4 @@
-//! What a name may be: of ports, segments, topics, services and offers.
+//! Says which names are allowed for ports, segments, topics, services and offers.
 
 /// What every name keeps to, besides its length; for errors.
 pub const RULE: &str = "without zero bytes and '@' (which stands between a name and its node)";

@@ -1,4 +1,4 @@
-//! Owner words, allocation words and chunk words: who holds which pages.
+//! Packs owner words, allocation words and chunk words, which say which space holds which pages.
 //!
 //! An extent is named by the index of its first page in the pool. Two records
 //! speak about it:
@@ -19,7 +19,7 @@ pub struct AllocWord(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Alloc {
-    /// Anybody may take it by compare-exchange; its chunk's home looks first.
+    /// Anybody may take it by compare-exchange; its chunk's cache owner looks first.
     Free = 0,
     /// Some space holds it, or a published slot does.
     Used = 1,
@@ -289,7 +289,7 @@ impl Descriptor {
 pub enum ChunkUse {
     /// Nobody's.
     Free = 0,
-    /// Being taken by its home: populated, cut up.
+    /// Being taken by its cache owner: populated, cut up.
     Taking = 1,
     /// Cut into extents of one size class.
     Small = 2,
@@ -297,11 +297,11 @@ pub enum ChunkUse {
     Head = 3,
     /// Part of a run whose head is `argument`.
     Body = 4,
-    /// Being given back by the space named as home.
+    /// Being given back by the space named as cache owner.
     Returning = 5,
 }
 
-/// A chunk's word: use, populated, huge, size code, home, argument.
+/// A chunk's word: use, populated, huge, size code, cache owner, argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkWord {
     /// What it is used for.
@@ -311,7 +311,7 @@ pub struct ChunkWord {
     /// Its memory is one huge page.
     pub huge: bool,
     /// The space that allocates from it, 0 for none (up for adoption).
-    pub home: u8,
+    pub cache_owner: u8,
     /// The size code of its extents, or of the run.
     pub size: u16,
     /// For a body, the index of the head.
@@ -324,7 +324,7 @@ impl ChunkWord {
         r#use: ChunkUse::Free,
         populated: false,
         huge: false,
-        home: 0,
+        cache_owner: 0,
         size: 0,
         argument: 0,
     };
@@ -334,7 +334,7 @@ impl ChunkWord {
         self.r#use as u64
             | (self.populated as u64) << 6
             | (self.huge as u64) << 7
-            | (self.home as u64) << 8
+            | (self.cache_owner as u64) << 8
             | (self.size as u64) << 16
             | (self.argument as u64) << 32
     }
@@ -354,7 +354,7 @@ impl ChunkWord {
             r#use,
             populated: b[0] & 0x40 != 0,
             huge: b[0] & 0x80 != 0,
-            home: b[1],
+            cache_owner: b[1],
             size: u16::from_le_bytes([b[2], b[3]]),
             argument: u32::from_le_bytes([b[4], b[5], b[6], b[7]]),
         }
@@ -390,7 +390,7 @@ mod tests {
             r#use: ChunkUse::Body,
             populated: true,
             huge: true,
-            home: 255,
+            cache_owner: 255,
             size: 8,
             argument: 90_000,
         };

@@ -1,7 +1,7 @@
-//! A port's status word, where its queue lies, and rights as they travel.
+//! Packs a port's status word, the place of its queue, and rights as they travel.
 
 use crate::limits::{
-    MAX_SLOT_LINES, MAX_SLOTS, MAX_UNITS, MIN_SLOTS, PAGE, QUEUE_HEAP, UNIT_SLOTS,
+    BANK_SLOTS, MAX_BANKS, MAX_SLOT_LINES, MAX_SLOTS, MIN_SLOTS, PAGE, QUEUE_HEAP,
 };
 
 /// What a port's entry is doing.
@@ -42,11 +42,11 @@ pub struct PortStatus {
     pub copied: bool,
     /// Takes one client's replies; not named, not listed.
     pub replies: bool,
-    /// Is a segment: nobody's, and lives as long as anybody holds a right on it. Its one
-    /// message, which nobody takes, holds the memory.
+    /// Is a segment: it has no owner, and lives as long as a right on it exists. Its one
+    /// message, which no receiver takes, holds the memory.
     pub shared: bool,
-    /// Of a segment: its publisher is about to give it another name, as `owner` says. Whoever
-    /// makes a right from the name takes this back.
+    /// Of a segment: its publisher, the space in `owner`, is about to give it another name. A space
+    /// that makes a right from the name clears this.
     pub reissuing: bool,
     /// Which port of this entry it is.
     pub generation: u32,
@@ -134,7 +134,7 @@ impl PortStatus {
 /// ```
 /// use portolan_abi::port::QueuePlace;
 /// let place = QueuePlace::new(64, 2, 7).unwrap();
-/// assert_eq!((place.slots(), place.units()), (64, 1));
+/// assert_eq!((place.slots(), place.banks()), (64, 1));
 /// assert_eq!(QueuePlace::unpack(place.pack()), Some(place));
 /// assert_eq!(QueuePlace::unpack(0), None);
 /// ```
@@ -144,25 +144,25 @@ pub struct QueuePlace {
     slots: u8,
     /// Lines of a slot.
     lines: u8,
-    /// Its first unit, among those of slots of so many lines.
-    unit: u32,
+    /// Its first bank, among those of slots of so many lines.
+    bank: u32,
 }
 
 impl QueuePlace {
-    /// A queue of `slots` slots of `lines` lines each that begins at `unit`; `None` if no queue
+    /// A queue of `slots` slots of `lines` lines each that begins at `bank`; `None` if no queue
     /// has that shape, or lies there.
-    pub const fn new(slots: usize, lines: usize, unit: u32) -> Option<Self> {
+    pub const fn new(slots: usize, lines: usize, bank: u32) -> Option<Self> {
         let place = Self {
             slots: slots.trailing_zeros().to_le_bytes()[0],
             lines: lines.to_le_bytes()[0],
-            unit,
+            bank,
         };
         let shaped = slots.is_power_of_two()
             && slots >= MIN_SLOTS
             && slots <= MAX_SLOTS
             && lines >= 1
             && lines <= MAX_SLOT_LINES;
-        if shaped && unit as usize + place.units() <= MAX_UNITS / lines {
+        if shaped && bank as usize + place.banks() <= MAX_BANKS / lines {
             Some(place)
         } else {
             None
@@ -171,7 +171,7 @@ impl QueuePlace {
 
     /// Packs it; never 0.
     pub const fn pack(self) -> u64 {
-        self.slots as u64 | (self.lines as u64) << 8 | (self.unit as u64) << 32
+        self.slots as u64 | (self.lines as u64) << 8 | (self.bank as u64) << 32
     }
 
     /// Reads it; `None` for an entry that never had a queue, or for what no member wrote.
@@ -180,8 +180,8 @@ impl QueuePlace {
         if b[0] as u32 > MAX_SLOTS.trailing_zeros() {
             return None;
         }
-        let unit = u32::from_le_bytes([b[4], b[5], b[6], b[7]]);
-        Self::new(1 << b[0], b[1] as usize, unit)
+        let bank = u32::from_le_bytes([b[4], b[5], b[6], b[7]]);
+        Self::new(1 << b[0], b[1] as usize, bank)
     }
 
     /// Slots of the queue.
@@ -194,19 +194,19 @@ impl QueuePlace {
         self.lines as usize
     }
 
-    /// Its first unit.
-    pub const fn unit(self) -> u32 {
-        self.unit
+    /// Its first bank.
+    pub const fn bank(self) -> u32 {
+        self.bank
     }
 
-    /// How many units it takes.
-    pub const fn units(self) -> usize {
-        self.slots().div_ceil(UNIT_SLOTS)
+    /// How many banks it takes.
+    pub const fn banks(self) -> usize {
+        self.slots().div_ceil(BANK_SLOTS)
     }
 
     /// Where it begins, in bytes from the start of all queue memory.
     pub const fn offset(self) -> u64 {
-        (self.lines as u64 - 1) * QUEUE_HEAP + self.unit as u64 * self.lines as u64 * PAGE as u64
+        (self.lines as u64 - 1) * QUEUE_HEAP + self.bank as u64 * self.lines as u64 * PAGE as u64
     }
 }
 

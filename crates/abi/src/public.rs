@@ -1,4 +1,4 @@
-//! Public entries: what a space does that lies outside the region, as observers see it.
+//! Packs public entries, which show observers what a space has outside the region.
 //!
 //! An export's memory and a connection to another domain lie in memory of their own. The space
 //! that has them says so in an entry of its own row, which nobody else writes while it lives;
@@ -33,8 +33,8 @@ pub struct PublicState {
     pub kind: Option<PublicKind>,
     /// It is being written.
     pub busy: bool,
-    /// How often the entry was used. Whoever reads the entry between two equal words with no
-    /// write under way has read one use of it.
+    /// How often the entry was used. A reader that finds the same word before and after, with
+    /// `busy` unset, has read one use of the entry.
     pub number: u32,
 }
 

@@ -1,4 +1,4 @@
-//! Where each table lies in a region's file.
+//! Lays out the tables of a region's file.
 //!
 //! ```text
 //! header | spaces | thread lines | public entries | ports | name hashes | ports in use
@@ -13,7 +13,7 @@
 //! guarded in another way than small ones; the domain's limit bounds their sum.
 
 use crate::limits::{
-    CHUNK, CHUNK_PAGES, LINE, MAX_FIFOS, MAX_PORTS, MAX_SLOT_LINES, MAX_SPACES, MAX_UNITS,
+    CHUNK, CHUNK_PAGES, LINE, MAX_BANKS, MAX_FIFOS, MAX_PORTS, MAX_SLOT_LINES, MAX_SPACES,
     MAX_WAIT_SETS, MAX_WATCHES, PAGE, PUBLIC_ENTRIES, QUEUE_HEAP, THREAD_LINES,
 };
 use crate::signal::{MAX_HANDLERS, MAX_PLACES};
@@ -43,9 +43,9 @@ pub const HANDLER_BYTES: u64 = 64;
 pub const OWNER_BYTES: u64 = 16;
 /// Bytes of the words that say which ports are in use: a bit each.
 pub const PORT_BITS_BYTES: u64 = MAX_PORTS as u64 / 8;
-/// Bytes of the words for the queue memory of one width of slot: for each unit a bit that says
+/// Bytes of the words for the queue memory of one width of slot: for each bank a bit that says
 /// whether it is taken, a bit that says whether it has memory, and its owner.
-pub const UNIT_TABLE_BYTES: u64 = MAX_UNITS as u64 / 8 * 2 + MAX_UNITS as u64 * 4;
+pub const BANK_TABLE_BYTES: u64 = MAX_BANKS as u64 / 8 * 2 + MAX_BANKS as u64 * 4;
 /// Bytes of a space's counts of rights on one port.
 pub const RIGHT_BYTES: u64 = 16;
 
@@ -104,7 +104,7 @@ pub struct Geometry {
     /// Offset of the allocation words.
     pub alloc: u64,
     /// Offset of the words of queue memory, for slots of one line; then of two, and so on.
-    pub units: u64,
+    pub banks: u64,
     /// Offset of the right rows.
     pub rights: u64,
     /// Offset of the owner rows.
@@ -142,8 +142,8 @@ impl Geometry {
         let handlers = page(ranges + MAX_PLACES as u64 * 8);
         let chunks = page(handlers + MAX_HANDLERS as u64 * HANDLER_BYTES);
         let alloc = page(chunks + 2 * part_chunks * 8);
-        let units = page(alloc + pages * 8);
-        let rights = page(units + MAX_SLOT_LINES as u64 * Self::UNIT_TABLE);
+        let banks = page(alloc + pages * 8);
+        let rights = page(banks + MAX_SLOT_LINES as u64 * Self::BANK_TABLE);
         let owners = page(rights + MAX_SPACES as u64 * Self::RIGHT_ROW);
         let queues = page(owners + MAX_SPACES as u64 * pages * OWNER_BYTES);
         let traces = page(queues + MAX_SLOT_LINES as u64 * QUEUE_HEAP);
@@ -164,7 +164,7 @@ impl Geometry {
             handlers,
             chunks,
             alloc,
-            units,
+            banks,
             rights,
             owners,
             queues,
@@ -180,7 +180,7 @@ impl Geometry {
     /// Bytes of one space's public entries: whole pages.
     pub const PUBLIC_ROW: u64 = PUBLIC_ENTRIES as u64 * PUBLIC_BYTES;
     /// Bytes from the words of queue memory for one width of slot to those for the next.
-    pub const UNIT_TABLE: u64 = page(UNIT_TABLE_BYTES);
+    pub const BANK_TABLE: u64 = page(BANK_TABLE_BYTES);
 
     /// Bytes of one space's right row.
     pub const RIGHT_ROW: u64 = MAX_PORTS as u64 * RIGHT_BYTES;
@@ -258,7 +258,7 @@ mod tests {
                 g.handlers,
                 g.chunks,
                 g.alloc,
-                g.units,
+                g.banks,
                 g.rights,
                 g.owners,
                 g.queues,

@@ -1,4 +1,4 @@
-//! The packets of calls and answers.
+//! Packs the headers of the packets of calls and answers.
 //!
 //! ```text
 //! every packet:  word 0 | word 1 | body

@@ -1,4 +1,4 @@
-//! The words of address-valued signals: what a FIFO's slot holds, and how ranges are found.
+//! Packs the words of address-valued signals: a FIFO's slot, and the table of ranges.
 //!
 //! A signal is the offset of a byte in the region; every member adds its own base.
 //!

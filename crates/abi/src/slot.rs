@@ -1,4 +1,4 @@
-//! The words of a queue's slot.
+//! Packs the words of a queue's slot.
 //!
 //! ```text
 //! line 0:  state | meta | 48 bytes inline          line 1..: 64 bytes inline each
@@ -39,7 +39,7 @@ const POSITION_MASK: u64 = (1 << POSITION_BITS) - 1;
 pub struct SlotState(pub u64);
 
 impl SlotState {
-    /// The receiver sleeps: whoever publishes here owes a wake.
+    /// The receiver sleeps: the sender that publishes here must wake it.
     pub const ASLEEP: u64 = 1 << 3;
     /// The receiver has looked past this claim; senders leave the slot out until it is free again.
     pub const PASSED: u64 = 1 << 4;
@@ -110,6 +110,13 @@ impl SlotState {
     /// The position in the port's sequence of messages.
     pub const fn position(self) -> u64 {
         self.0 >> POSITION_SHIFT
+    }
+
+    /// Whether it holds the message of this position: phase and position in one look.
+    #[inline]
+    pub const fn is_published_at(self, position: u64) -> bool {
+        const BOTH: u64 = PHASE_BITS | POSITION_MASK << POSITION_SHIFT;
+        self.0 & BOTH == Self::pack(position, 0, Phase::Published).0
     }
 
     /// The flags alone.
@@ -297,6 +304,19 @@ impl Meta {
             extents: u16::from_le_bytes([b[2], b[3]]) as usize,
             reply: word & Self::REPLY != 0,
             structure: word & Self::STRUCTURE != 0,
+        })
+    }
+
+    /// The meta word of a message of this kind with an empty header, so many extents and, where it
+    /// has a reply word, that. A short header's length is added to it.
+    #[inline]
+    pub const fn short(kind: Kind, reply: bool, extents: usize) -> u64 {
+        Self::plain(Plain {
+            kind,
+            header: 0,
+            extents,
+            reply,
+            structure: false,
         })
     }
 

@@ -1,4 +1,4 @@
-//! A space's status word, and the word that says who hosts.
+//! Packs a space's status word, and the host word, which says which space hosts.
 
 /// What a space's entry is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

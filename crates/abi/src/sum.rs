@@ -1,4 +1,4 @@
-//! The checksum of units and packets.
+//! Computes the checksum of units and packets.
 //!
 //! ```text
 //! bytes:     | 32 bytes, as words | v0 v1 v2 ...  vectors of 32 bytes | rest, zeros |
@@ -143,8 +143,8 @@ const fn halves(word: u64) -> u64 {
     word.wrapping_add(product)
 }
 
-/// Of what comes after the first [`SHORT`] bytes, of which there is some. By tables: whoever
-/// has the instruction does better.
+/// Computes the sum of the bytes after the first [`SHORT`], of which there is at least one. It uses
+/// tables: a caller whose processor has the instruction uses that instead.
 pub fn of_long(bytes: &[u8]) -> u64 {
     let mut lanes = BEGIN;
     let (vectors, tail) = bytes.as_chunks::<VECTOR>();

@@ -1,4 +1,4 @@
-//! What a thread line says its thread waits for.
+//! Packs the word of a thread line that says what its thread waits for.
 
 /// What a thread of a space waits for, as one word. It is stored when a call has looked in
 /// vain, and taken back when the call ends.

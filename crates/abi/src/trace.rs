@@ -1,4 +1,4 @@
-//! The trace: the switch in a space's entry, and the words of an event.
+//! Packs the trace switch of a space's entry, and the words of an event.
 //!
 //! ```text
 //! switch:  63           32 31    24 23  20 19       0

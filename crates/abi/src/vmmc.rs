@@ -1,9 +1,10 @@
-//! What an importer and an exporter say to one another, and the two pages they share.
+//! Lays out the records that an importer and an exporter exchange, and the two pages that they
+//! share.
 //!
 //! ```text
 //! importer -> exporter   Ask                     "show it to me"
 //! exporter -> importer   Granted + descriptors, or Denied
-//! importer -> exporter   one byte [`RING`]       "look at what I posted"
+//! importer -> exporter   one byte [`WAKE`]       "look at what I posted"
 //! ```
 //!
 //! The descriptors: the export's memory, its status page, the importer's notification page, and
@@ -25,7 +26,7 @@ pub const ASK_MAGIC: u32 = 0x4149_5450;
 /// First bytes of the answer.
 pub const ANSWER_MAGIC: u32 = 0x4145_5450;
 /// "Look at what I posted."
-pub const RING: u8 = b'R';
+pub const WAKE: u8 = b'R';
 /// Most descriptors that come with [`Granted`].
 pub const DESCRIPTORS: usize = 4;
 /// Byte ranges that an export may be restricted to.
@@ -74,7 +75,7 @@ pub enum Way {
         /// memory looks there, and so knows that this is the exporter's memory.
         status_page: u64,
     },
-    /// The host of the exporter's domain copies for whoever shows this.
+    /// The host of the exporter's domain copies for an importer that shows this capability.
     Brokered(Capability),
 }
 
@@ -325,7 +326,7 @@ pub mod status_page {
     /// Word: how far the export is. Alone in its line, which is written twice in all, so a
     /// writer that looks at it has it in its cache.
     pub const STATE: usize = 0;
-    /// Word: not zero while the exporter sleeps and is to be rung for.
+    /// Word: not zero while the exporter sleeps and must be woken.
     pub const SLEEPS: usize = 8;
     /// Word: not zero while the exporter wants to be notified at all.
     pub const LISTENS: usize = 9;

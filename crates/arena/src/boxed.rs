@@ -1,4 +1,4 @@
-//! Boxes, for trees and lists of one's own.
+//! Boxes hold one value in an arena, for trees and lists of a program's own.
 
 use crate::growth::{Full, why};
 use crate::handle::{Arena, Handle};

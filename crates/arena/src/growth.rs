@@ -1,4 +1,4 @@
-//! More memory for an arena, from deep within an insertion.
+//! Gets more memory for an arena, from deep within an insertion.
 //!
 //! No pointer into a process may lie in the region, so an arena cannot point to its
 //! holder. While it is open, its thread notes who gives it memory; the note is looked at

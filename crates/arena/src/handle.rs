@@ -1,4 +1,4 @@
-//! The allocator that collections hold, and the arena as a program holds it.
+//! Gives collections their allocator, and a program its handle of an arena.
 
 use crate::growth::{Full, NoRoom};
 use crate::header::Header;

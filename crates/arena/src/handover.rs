@@ -1,4 +1,4 @@
-//! What may lie in an arena, and how two programs find out that they mean the same by it.
+//! Says which types may lie in an arena, and lets two programs check that they mean the same type.
 
 use crate::header::Identity;
 use crate::{Boxed, List, Map, Text, Tree};

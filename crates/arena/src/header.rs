@@ -1,4 +1,5 @@
-//! The head of an arena, at the beginning of its first extent.
+//! The head of an arena, at the beginning of its first extent, says where the root and free memory
+//! lie.
 //!
 //! ```text
 //! first extent:   [Header][ handed out | next -->            end ]
@@ -13,9 +14,9 @@
 //!
 //! One space holds the message, and one thread has the arena open, so all words are plain.
 //!
-//! What the words say was written by whoever had the message before, so none is believed:
-//! memory is handed out only within the extents, which whoever opens the arena has compared
-//! with those that it holds ([`Header::parts`]), and behind the head. A list of free blocks
+//! The previous holder of the message wrote these words, so the arena believes none of them:
+//! it hands out memory only behind the head and within the extents, which the caller that opens
+//! the arena has compared with those that it holds ([`Header::parts`]). A list of free blocks
 //! that leads elsewhere is dropped; a `next` or `end` elsewhere means that there is no room.
 //! That a block is free is believed: a damaged list can hand memory out twice, within the
 //! extents.

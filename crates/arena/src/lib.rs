@@ -1,4 +1,5 @@
-//! Data structures inside a message: the arena, what may lie in it, and collections.
+//! This crate builds data structures inside a message: the arena, the types that may lie in it, and
+//! collections.
 //!
 //! A region has one address in every member of its domain, so a structure whose parts
 //! all lie in a message's extents is valid wherever the message arrives. This crate

@@ -1,4 +1,4 @@
-//! Vectors.
+//! Vectors keep a list of values in an arena.
 
 use crate::growth::{Full, NoRoom, why};
 use crate::handle::{Arena, Handle};

@@ -1,4 +1,4 @@
-//! Hash maps.
+//! Hash maps keep values by key in an arena.
 //!
 //! An empty hashbrown map points to a group of empty slots in its program's own data, which
 //! another program does not have. So a map without memory is no hashbrown map here, but

@@ -1,4 +1,4 @@
-//! The three ways into an arena: build, read, edit.
+//! Gives the three ways into an arena: build, read, edit.
 //!
 //! What lies in an arena has a lifetime for a parameter that stands for that arena. To
 //! read is to lend the root out with the lifetime of the borrow. To change it, a closure

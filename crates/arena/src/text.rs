@@ -1,4 +1,4 @@
-//! Strings.
+//! Strings keep text in an arena.
 
 use crate::growth::NoRoom;
 use crate::handle::Arena;

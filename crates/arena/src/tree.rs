@@ -1,4 +1,4 @@
-//! Ordered maps: B-trees.
+//! Ordered maps keep values by key in an arena, as B-trees.
 //!
 //! No well-kept crate has a B-tree over an allocator on stable Rust that says so when there
 //! is no memory: the standard library's ports need a nightly compiler, and insert

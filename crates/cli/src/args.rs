@@ -1,4 +1,4 @@
-//! The command line. Every command's help ends in an example and its exit codes.
+//! Parses the command line. Every command's help ends in an example and its exit codes.
 
 mod port;
 

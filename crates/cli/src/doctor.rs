@@ -1,4 +1,4 @@
-//! `portolan doctor`: which kernel features are there, what is lost without each, and whether
+//! `portolan doctor` says which kernel features are there, what is lost without each, and whether
 //! Portolan works here.
 
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Why a command failed: what happened, whose fault it is, what to do.
+//! Errors say why a command failed: what happened, whose fault it is, what to do.
 
 use std::borrow::Cow;
 use std::io;

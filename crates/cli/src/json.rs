@@ -1,4 +1,4 @@
-//! JSON on standard output: every value has the version of this command at its top.
+//! Prints JSON on standard output: every value has the version of this command at its top.
 
 use portolan_measure::{Result, out};
 use serde::Serialize;

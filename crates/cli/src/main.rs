@@ -1,5 +1,5 @@
-//! The command `portolan`: a demonstration, benchmarks, and a look at the
-//! machine and at what runs on it.
+//! The command `portolan` demonstrates, measures, and shows the machine and the domains that run on
+//! it.
 //!
 //! Nothing here decides anything about messages: that is the library's. Several
 //! commands start further processes; each is this program again, with a hidden
@@ -54,7 +54,7 @@ fn main() -> ExitCode {
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
-        // Whoever read our output has had enough (`portolan ls | head -1`).
+        // The reader of our output has closed it (`portolan ls | head -1`).
         Err(CliError::Measure(MeasureError::ReaderLeft)) => ExitCode::SUCCESS,
         Err(error) => {
             error.report();

@@ -1,4 +1,4 @@
-//! `portolan completions` and `portolan man`: what is made of the command line's own description.
+//! `portolan completions` and `portolan man` print what the command line's own description yields.
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
-//! What `ls --json` and `top --json` print alike of a survey: the words for kinds and states,
-//! the memory, and everything besides spaces and ports.
+//! Makes the JSON of a survey that `ls --json` and `top --json` share: the words for kinds and
+//! states, the memory, and everything besides spaces and ports.
 
 use portolan::vmmc::Reach;
 use portolan::{
@@ -127,7 +127,7 @@ pub(crate) struct Bridge {
     pub(crate) space: u8,
     pub(crate) kind: &'static str,
     pub(crate) offer: String,
-    /// Known to whoever connects.
+    /// Known to the client only.
     pub(crate) domain: Option<String>,
     pub(crate) user: u32,
     pub(crate) pid: u32,

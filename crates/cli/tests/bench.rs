@@ -143,7 +143,7 @@ fn clients_of_a_service_have_rows_of_their_own() {
     let cases: Vec<&str> = idle.iter().map(|r| r["case"].as_str().unwrap()).collect();
     assert_eq!(cases, ["idle client, own channels", "idle client, sharing"]);
     assert!(idle.iter().all(|row| row["unit"] == "KiB"), "{idle:?}");
-    // Two rings of its own, of units of 17 lines; whoever shares has none.
+    // Two rings of its own, of units of 17 lines; a client that shares has none.
     assert!(idle[0]["p50"].as_f64() > Some(64.0), "{idle:?}");
     assert!(
         idle[1]["p50"].as_f64() < idle[0]["p50"].as_f64(),

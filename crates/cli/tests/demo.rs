@@ -158,7 +158,7 @@ fn kill(process: u32) {
     assert!(killed.success());
 }
 
-/// Gone, or dead and waiting for whoever inherited it.
+/// Whether the process is gone, or dead and waits for its new parent.
 fn is_gone(process: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     stat.rsplit(") ")

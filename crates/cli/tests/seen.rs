@@ -311,8 +311,8 @@ fn a_trace_has_every_kind_of_event_and_joins_their_ends() {
         assert_eq!(count(kind), ROUNDS, "{kind} in {summary:#}");
         assert_eq!(summary["kinds"][kind], ROUNDS, "{kind} in {summary:#}");
     }
-    // The channel, and the one in which another domain's stands; and each has a reader in this
-    // process, the first one also whoever tells the other domain of it.
+    // The channel, and the one into which another domain's is copied; and each has a reader in this
+    // process, the first one also the egress that serves the other domain.
     assert_eq!(count("write"), 2 * ROUNDS, "{summary:#}");
     assert!(
         (2 * ROUNDS..=3 * ROUNDS).contains(&count("read")),

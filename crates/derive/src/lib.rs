@@ -1,5 +1,6 @@
-//! The derives of `portolan::Handover`, `portolan::rpc::Schema` and `portolan::channel::Payload`,
-//! and the attribute `portolan::service`. Use them through `portolan`, which documents them.
+//! This crate derives `portolan::Handover`, `portolan::rpc::Schema` and
+//! `portolan::channel::Payload`, and expands the attribute `portolan::service`. Use them through
+//! `portolan`, which documents them.
 
 mod payload;
 mod schema;

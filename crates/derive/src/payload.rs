@@ -1,4 +1,4 @@
-//! The derive of `portolan::channel::Payload`.
+//! Derives `portolan::channel::Payload`.
 
 use proc_macro2::{Span, TokenStream};
 use quote::{format_ident, quote};

@@ -1,4 +1,4 @@
-//! The derive of `portolan::rpc::Schema`.
+//! Derives `portolan::rpc::Schema`.
 
 use proc_macro2::TokenStream;
 use quote::quote;

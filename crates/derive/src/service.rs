@@ -1,4 +1,4 @@
-//! The attribute `portolan::service`.
+//! Expands the attribute `portolan::service`.
 //!
 //! The names in a service are its author's to choose: no trait, method or argument may meet
 //! one of ours, but for the methods that every client has (`connect`, `connect_with`,

@@ -1,5 +1,5 @@
-//! Linux mechanisms that only measuring uses, without policy: what the library itself needs is in
-//! `portolan-sys`.
+//! This crate wraps Linux mechanisms that only measuring uses, without policy. The mechanisms that
+//! the library itself needs are in `portolan-sys`.
 //!
 //! | module | what it wraps |
 //! |---|---|

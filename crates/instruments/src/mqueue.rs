@@ -1,4 +1,4 @@
-//! POSIX message queues, to measure against.
+//! Wraps POSIX message queues, as a competitor to measure.
 
 use std::ffi::CString;
 use std::io;

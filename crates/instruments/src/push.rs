@@ -1,8 +1,8 @@
-//! The push hint: a line that was written is moved towards the cache that all share.
+//! Gives the push hint: the processor moves a written line towards the cache that all share.
 //!
-//! Whoever reads the line next then finds it nearer than in the writer's own cache. Intel
-//! has an instruction for it (`cldemote`); to every other x86-64 processor the same bytes are
-//! one that does nothing, and what it does is nothing that a program can see but in time.
+//! The next reader then finds the line nearer than in the writer's own cache. Intel has an
+//! instruction for it (`cldemote`); other x86-64 processors take the same bytes as an instruction
+//! without effect. A program can see the hint only in time.
 
 use std::sync::atomic::AtomicU64;
 

@@ -1,5 +1,5 @@
-//! Counting a thread's instructions by stepping through them, where there are no counters; and
-//! its system calls.
+//! Counts a thread's instructions and system calls by stepping through them, where there are no
+//! counters.
 //!
 //! The thread belongs to another process, which says by [`mark`] where the count begins and
 //! where it ends. Between two marks the thread is stopped after each instruction in user
@@ -33,8 +33,7 @@ const CALL: i32 = libc::SIGTRAP | 0x80;
 /// How long a thread may take to its next stop.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Says that a count begins or ends here, to whoever steps through the calling thread;
-/// does nothing else.
+/// Tells a [`Stepper`] of the calling thread that a count begins or ends here; does nothing else.
 #[inline(never)]
 pub fn mark() {
     // SAFETY:
@@ -264,7 +263,7 @@ impl Drop for Stepper {
     }
 }
 
-/// A thread that kills the one that is stepped through if it does not stop in time: whoever
+/// A thread that kills the stepped thread if it does not stop in time, because the thread that
 /// waits for a stop cannot wait for anything else.
 #[derive(Debug)]
 struct Guard {

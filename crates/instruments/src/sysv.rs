@@ -1,4 +1,4 @@
-//! System V message queues, to measure against.
+//! Wraps System V message queues, as a competitor to measure.
 //!
 //! Such a queue outlives its processes: it is removed when its creator drops it, and one
 //! that a killed run left behind is removed by the next that looks for a key.

@@ -1,8 +1,9 @@
-//! Memory whose stores tell somebody: signal-on-write, emulated.
+//! Emulates signal-on-write: a store to guarded memory calls a function.
 //!
 //! A window is mapped for reading only. A store to it traps; the trap's handler opens the
-//! page, tells, and has the store made again. Whoever is told before the store has been made
-//! must look for it. Until it is [armed](Tripwire::arm) again the page tells no more.
+//! page, calls the function, and has the store made again. The function runs before the store is
+//! made, so its listener must look for it. Until it is [armed](Tripwire::arm) again the page calls
+//! nothing.
 //!
 //! ```text
 //!           store: trap, open, tell, store

@@ -1,4 +1,4 @@
-//! A service in another process, and a client of it here.
+//! Runs a service in another process, and a client of it here.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU32, Ordering};

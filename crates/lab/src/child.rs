@@ -1,4 +1,4 @@
-//! What the further processes of an experiment do.
+//! Runs the further processes of an experiment.
 //!
 //! They are started with [`Child::start`](portolan_measure::child::Child::start), with a
 //! [`Brief`] as their first packet. An experiment that has some adds its variant here; a

@@ -1,4 +1,4 @@
-//! Times of small things.
+//! Measures times of small things.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};

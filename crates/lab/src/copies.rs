@@ -1,4 +1,4 @@
-//! What copying costs, and nothing else: the papers' dotted lines.
+//! Measures what copying costs, and nothing else: the papers' dotted lines.
 //!
 //! Once is from private memory into a shared window; twice is from there on into
 //! private memory again. Both copies are made by one process, so what the second one

@@ -1,4 +1,4 @@
-//! Instructions, counted by the processor where it lets us.
+//! Counts instructions by the processor's counter, where it lets us.
 
 use perf_event::Builder;
 use perf_event::events::Hardware;

@@ -1,4 +1,4 @@
-//! What an experiment is, and how to add one.
+//! Defines an experiment, and says how to add one.
 //!
 //! # To add an experiment
 //!

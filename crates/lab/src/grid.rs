@@ -1,4 +1,4 @@
-//! Figures for many messages at once: loads by what is done with them.
+//! Measures many messages at once, by load and by use.
 
 use std::collections::HashMap;
 
@@ -40,9 +40,9 @@ pub(crate) struct Grid {
 }
 
 impl Grid {
-    /// Measures every plan one `way`, and adds to what was measured before: whoever goes
-    /// through the whole several times keeps a passing disturbance from hitting one figure
-    /// alone. What this machine cannot do is left out.
+    /// Measures every plan one `way`, and adds to the earlier measurements: a caller that goes
+    /// through the whole grid several times keeps a passing disturbance from hitting one figure
+    /// alone. Plans that this machine cannot run are left out.
     pub(crate) fn moves(
         &mut self,
         context: &Context<'_>,

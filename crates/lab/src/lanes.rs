@@ -1,5 +1,4 @@
-//! Rows that are measured in turn, slice by slice, so that what drifts on the machine
-//! touches all of them alike.
+//! Measures rows in turn, slice by slice, so that a drift of the machine touches all of them alike.
 //!
 //! ```text
 //! slice 1: a b c    slice 2: a b c    slice 3: a b c    ...

@@ -1,4 +1,4 @@
-//! One cache line carried from core to core: the measure of how near they are.
+//! Carries one cache line from core to core, which measures how near they are.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! On what machine, and when, a report was made.
+//! Says on what machine, and when, a report was made.
 
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};

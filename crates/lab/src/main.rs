@@ -1,4 +1,4 @@
-//! The laboratory: the papers' experiments, done again on this machine.
+//! The program `portolan-lab` repeats the papers' experiments on this machine.
 //!
 //! ```text
 //! portolan-lab list                    what there is
@@ -67,7 +67,7 @@ fn main() -> ExitCode {
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        // Whoever read our output has had enough (`portolan-lab list | head -1`).
+        // The reader of our output has closed it (`portolan-lab list | head -1`).
         Err(LabError::Measure(MeasureError::ReaderLeft)) => ExitCode::SUCCESS,
         Err(error) => {
             error.report();

@@ -1,4 +1,4 @@
-//! What an experiment finds out.
+//! Defines what an experiment finds: tables, plots, verdicts, and rows that were left out.
 //!
 //! ```text
 //! Outcome ─┬─ tables    rows and columns of cells: the paper's figure beside ours

@@ -1,4 +1,4 @@
-//! Two spaces that pass a message to and fro: the papers' first experiment.
+//! Runs two spaces that pass a message to and fro, which is the papers' first experiment.
 //!
 //! ```text
 //! driver (this process)                       echo (a further process)
@@ -316,8 +316,8 @@ impl Loaded<'_> {
         Ok(Timed::of(times))
     }
 
-    /// Seconds of a round: the means of the batches that make up so many rounds. Whoever is
-    /// kept from running for a moment spoils one batch, not all.
+    /// Seconds of a round: the means of the batches that make up so many rounds. A process that
+    /// is kept from running for a moment spoils one batch, not all.
     fn batches(&mut self, rounds: u64, usage: Use) -> Result<Vec<f64>> {
         // The first rounds wake the echo.
         let warm = 1 + rounds / 16;

@@ -1,4 +1,4 @@
-//! Figures of Tzou and Anderson's paper that several experiments use, in seconds and bytes.
+//! States figures of Tzou and Anderson's paper that several experiments use, in seconds and bytes.
 
 /// A page of the Sun 3/50.
 pub(crate) const PAGE: u64 = 8 << 10;

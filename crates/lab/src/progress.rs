@@ -1,5 +1,5 @@
-//! Progress on standard error: a bar on a terminal, else a line an experiment, and one now and
-//! then within a long one.
+//! Shows progress on standard error: a bar on a terminal, else a line an experiment, and one now
+//! and then within a long one.
 
 use std::cell::Cell;
 use std::io::IsTerminal as _;

@@ -1,4 +1,4 @@
-//! A whole run: what is kept as JSON, shown, and compared with an earlier one.
+//! A report holds a whole run: it is kept as JSON, shown, and compared with an earlier one.
 
 use std::fs;
 use std::path::Path;

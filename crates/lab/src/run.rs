@@ -1,4 +1,4 @@
-//! The commands: list the experiments, run some, leave what they found.
+//! Runs the commands: lists the experiments, runs some, and writes their results.
 
 use std::fs;
 use std::io;
@@ -159,7 +159,7 @@ fn pace(context: &Context<'_>) -> Option<f64> {
 
 /// Writes the run's files: the page, what it was made from, and each plot by itself.
 fn leave(directory: &Path, report: &Report, earlier: Option<&Report>) -> Result<()> {
-    // Whoever sees the report finds what belongs to it.
+    // The report comes last, so that its files are there when a reader sees it.
     for outcome in report.records.iter().filter_map(Record::outcome) {
         for plot in &outcome.plots {
             if let Some(svg) = page::plot_file(plot) {

@@ -1,4 +1,4 @@
-//! Instructions of a signal's parts, and of a call, counted by stepping through them.
+//! Counts the instructions of a signal's parts, and of a call, by stepping through them.
 //!
 //! ```text
 //! coordinator                      child
@@ -109,7 +109,7 @@ pub(crate) fn calls(cpus: &Cpus) -> Result<Counted<OfCalls>> {
         go(&mut child)?;
         let [_, null, small] = instructions::<CALL_PARTS>(&mut stepper)?;
         drop(stepper);
-        // We share the processor of whoever is stepped through.
+        // We share the processor of the stepped process.
         cpus::pin(cpus.peer(0)).map_err(refused)?;
         let server = seize(ready.server).and_then(|stepper| served(stepper, &window));
         cpus::pin(cpus.ours).map_err(refused)?;
@@ -203,7 +203,7 @@ fn be_calls([ours, other]: [usize; 2], control: &Control, fds: Vec<OwnedFd>) -> 
     cpus::pin(other)?;
     let domain = Domain::builder("lab-stepped").limit(64 << 20).private();
     let domain = domain.map_err(LabError::library(doing))?;
-    // Awake for ever: whoever is stepped through is too slow for anything else.
+    // Awake for ever: a stepped thread is too slow for anything else.
     let options = ServerOptions::default().waiting(Waiting::Poll);
     let _server = rpc::serve(&domain, SERVICE, WorkService(Worker), &options)
         .map_err(LabError::library(doing))?;

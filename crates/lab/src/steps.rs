@@ -1,5 +1,5 @@
-//! Steps of telling another thread, each measured alone: in this process and in cache,
-//! unless it is a step between two processors.
+//! Measures each step of telling another thread alone: in this process and in cache, unless it is a
+//! step between two processors.
 
 use std::collections::VecDeque;
 use std::hint::black_box;

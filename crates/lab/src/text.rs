@@ -1,4 +1,4 @@
-//! A report for a terminal.
+//! Prints a report on a terminal.
 
 use crate::outcome::{Cell, Outcome, Table, Verdict};
 use crate::report::{self, About, Earlier, Ending, Record, Report};
@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_row_has_a_line_for_whoever_has_a_figure() {
+    fn every_row_has_a_line_for_each_figure_that_it_has() {
         let columns = [("first", Unit::Seconds), ("later", Unit::Seconds)];
         let mut rows = Table::new("t", "T", "way", &columns);
         rows.row("copy", [Cell::here(1e-6).beside(2e-3), Cell::here(2e-6)]);

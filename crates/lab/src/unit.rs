@@ -1,4 +1,4 @@
-//! Units: figures are kept in one unit each and scaled only when shown.
+//! Keeps each figure in one unit, and scales it only when it is shown.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-//! What a row measures, and what it is called.
+//! A case says what a row measures, and what it is called.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,5 +1,5 @@
-//! The further processes of one run: this program again, under the control of
-//! the process that the user started.
+//! Starts and runs the further processes of one run: this program again, under the control of the
+//! process that the user started.
 //!
 //! ```text
 //! coordinator ── control socket (the child's standard input) ── child
@@ -80,7 +80,7 @@ where
     }
 }
 
-/// The brief of this process, and the way back to whoever gave it.
+/// The brief of this process, and its connection to the coordinator.
 fn brief<O: DeserializeOwned>() -> Result<(Brief<O>, Control, Vec<OwnedFd>)> {
     // C1. A coordinator that died before this line has closed the socket, so that
     // the read of the brief below ends.
@@ -360,7 +360,7 @@ impl Child {
         self.expected.store(true, Ordering::Relaxed);
         let (status, end) = match self.process.wait() {
             Ok(status) => describe(status),
-            // Whoever steps through it has waited for it already.
+            // The process that steps through it has waited for it already.
             Err(_) => ("see its own message, if any".into(), End::Failed),
         };
         MeasureError::PeerDied {

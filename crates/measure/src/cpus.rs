@@ -1,4 +1,4 @@
-//! Which processors the processes of a benchmark run on.
+//! Chooses the processors on which the processes of a benchmark run.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! Why a run failed: what happened, whose fault it is, what to do.
+//! Errors say why a run failed: what happened, whose fault it is, what to do.
 
 use std::io;
 

@@ -1,5 +1,4 @@
-//! What the programs that measure have in common: `portolan bench` and
-//! `portolan-lab`.
+//! This crate holds what the programs that measure share: `portolan bench` and `portolan-lab`.
 //!
 //! | module | holds |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! What a run was measured on.
+//! Describes the machine that a run was measured on.
 
 use std::fmt;
 use std::fs;

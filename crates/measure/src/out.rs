@@ -1,4 +1,4 @@
-//! Standard output: prints that survive a reader who leaves, and aligned tables.
+//! Prints on standard output, also to a reader who leaves, and aligns tables.
 
 use std::io::{self, Write as _};
 

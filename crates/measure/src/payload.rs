@@ -1,5 +1,5 @@
-//! What senders and receivers do to the bytes of a message: the same loops for every
-//! system, so that rows differ by the system alone.
+//! Does what senders and receivers do to the bytes of a message: the same loops for every system,
+//! so that rows differ by the system alone.
 
 use std::hint::black_box;
 

@@ -1,4 +1,4 @@
-//! One row while it is measured: our end, the peers, and slices of work.
+//! Measures one row: our end, the peers, and slices of work.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Times of events, slice by slice.
+//! Samples times of events, slice by slice.
 //!
 //! All figures are picoseconds an event, because a cache line takes some 60 ns
 //! and a ratio needs better than whole nanoseconds.

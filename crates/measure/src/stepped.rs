@@ -1,5 +1,5 @@
-//! Instructions and system calls of a part of a program, counted where the processor's counters
-//! are not to be had: by stepping through another process.
+//! Counts the instructions and system calls of a part of a program by stepping through another
+//! process, where the processor's counters are not available.
 //!
 //! ```text
 //! coordinator                    child

@@ -1,4 +1,4 @@
-//! The words of a command line.
+//! Reads the words of the command line, and asks once for help that is asked for twice.
 
 use std::ffi::OsString;
 

@@ -95,7 +95,7 @@ pub use bridge::{
     ConnectOptions, ConnectToError, Followed, OfferOptions, OfferedChannel, OfferedPort, Skipped,
     Violation, ViolationKind,
 };
-pub use directory::{AccessToken, OfferError, Permissions, VisitError};
+pub use directory::{AccessToken, OfferConnectError, OfferError, Permissions};
 pub use port::message::{INLINE_HEADER, Message, MessageError, Notice, Urgency};
 pub use port::sealed::{FreezeError, Sealed, Unsealed};
 pub use port::segment::Segment;

@@ -4,10 +4,10 @@ use std::sync::OnceLock;
 
 static OFF: OnceLock<String> = OnceLock::new();
 
-/// The rules, as [`switch_off`] takes them: those of the reclaim, which the host keeps about the
-/// dead, and `holes`, which whoever gives memory to the kernel keeps against its own death.
+/// The rules, as [`switch_off`] takes them: those of the reclaim, which the host follows after a
+/// death, and `holes`, which a space that gives memory to the kernel follows against its own death.
 pub const RULES: [&str; 12] = [
-    "extents", "moving", "claims", "ports", "rings", "rights", "chunks", "waits", "signals",
+    "extents", "moving", "claims", "ports", "cycles", "rights", "chunks", "waits", "signals",
     "channels", "wakes", "holes",
 ];
 

@@ -1,5 +1,5 @@
-//! Whoever gives a closed port's entry back may be stopped over it, and go on when the entry is
-//! another port's. A program of its own, because its threads stop at marks.
+//! A thread that gives a closed port's entry back may be stopped, and go on when another port has
+//! the entry. This is a program of its own, because its threads stop at marks.
 #![cfg(feature = "marks")]
 
 use portolan::{Domain, Message, PortOptions, PortState, SendError, WhenFull};

@@ -24,9 +24,9 @@ fn message(domain: &Domain, port: ReceiveRight, bytes: usize) -> Message {
     message
 }
 
-/// Ports in a ring, each one's receive right in the next one's queue with an extent of
+/// Ports in a cycle, each one's receive right in the next one's queue with an extent of
 /// `bytes` bytes, and a send right on each.
-fn ring(domain: &Domain, ports: usize, bytes: usize) -> Vec<SendRight> {
+fn cycle(domain: &Domain, ports: usize, bytes: usize) -> Vec<SendRight> {
     let (ports, rights): (Vec<_>, Vec<_>) = (0..ports).map(|_| port(domain)).unzip();
     for (at, port) in ports.into_iter().enumerate() {
         let next = &rights[(at + 1) % rights.len()];
@@ -62,18 +62,18 @@ fn a_receive_right_is_not_sent_to_its_own_port() {
 }
 
 #[test]
-fn memory_in_rings_comes_back_where_it_is_short() {
+fn memory_in_cycles_comes_back_where_it_is_short() {
     let limit = 16 << 20;
-    let domain = Domain::builder("rings").limit(limit).private().unwrap();
+    let domain = Domain::builder("cycles").limit(limit).private().unwrap();
     for ports in [2, 3, 7] {
-        let rights = ring(&domain, ports, 1 << 20);
+        let rights = cycle(&domain, ports, 1 << 20);
         assert!(rights.iter().all(SendRight::is_live));
-        let all = domain.allocate(16 << 20).expect("what the ring held");
+        let all = domain.allocate(16 << 20).expect("what the cycle held");
         assert!(rights.iter().all(|right| !right.is_live()));
         assert_eq!(used(&domain), all.capacity() as u64);
     }
-    // What hangs on a ring goes with it: a port in the queue of one of its ports.
-    let rights = ring(&domain, 2, 1 << 20);
+    // What hangs on a cycle goes with it: a port in the queue of one of its ports.
+    let rights = cycle(&domain, 2, 1 << 20);
     let (hangs, on_it) = port(&domain);
     rights[0]
         .send(message(&domain, hangs, 4 << 20), WhenFull::Fail)
@@ -104,9 +104,9 @@ fn what_can_be_received_stays() {
 }
 
 #[test]
-fn a_bind_finds_the_entries_that_rings_have() {
+fn a_bind_finds_the_entries_that_cycles_have() {
     let domain = Domain::private().unwrap();
-    let rights = ring(&domain, 500, 4096);
+    let rights = cycle(&domain, 500, 4096);
     let mut ports = Vec::new();
     loop {
         match domain.bind(PortOptions::unnamed().queue(1).inline_bytes(48)) {
@@ -140,11 +140,11 @@ fn a_long_chain_is_closed_without_a_deep_stack() {
 }
 
 #[test]
-fn a_death_has_rings_closed() {
-    const TEST: &str = "a_death_has_rings_closed";
+fn a_death_has_cycles_closed() {
+    const TEST: &str = "a_death_has_cycles_closed";
     if let Some([name, mark]) = portolan_testkit::role() {
         let domain = Domain::join(&name).unwrap();
-        let rights = ring(&domain, 3, 1 << 20);
+        let rights = cycle(&domain, 3, 1 << 20);
         let told = domain.connect("told", SHORT).unwrap();
         let mut message = Message::default();
         for right in rights {
@@ -154,7 +154,7 @@ fn a_death_has_rings_closed() {
         #[cfg(feature = "marks")]
         if mark != "-" {
             portolan_testkit::die_at(&mark, portolan_shm::mark::install);
-            // Memory is short: it closes its own ring, and dies over it.
+            // Memory is short: it closes its own cycle, and dies over it.
             let _ = domain.allocate(1 << 40);
         }
         drop(mark);
@@ -163,18 +163,18 @@ fn a_death_has_rings_closed() {
     let marks: &[&str] = if cfg!(feature = "marks") {
         &[
             "-",
-            "ring.closing",
+            "cycle.closing",
             "close.disposed",
             "close.drained",
             "close.told",
             "entry.swept",
-            "entry.units_returned",
+            "entry.banks_returned",
         ]
     } else {
         &["-"]
     };
     for mark in marks {
-        let name = format!("ring-{}-{}", std::process::id(), mark.replace('.', "-"));
+        let name = format!("cycle-{}-{}", std::process::id(), mark.replace('.', "-"));
         let domain = Domain::join(&name).unwrap();
         let mut told = domain.bind(PortOptions::named("told")).unwrap();
         let mut child = portolan_testkit::spawn(TEST, &[&name, mark]);
@@ -183,7 +183,7 @@ fn a_death_has_rings_closed() {
         assert_eq!(rights.len(), 3);
         child.wait().unwrap();
         until(
-            &format!("the ring is closed after a death at {mark}"),
+            &format!("the cycle is closed after a death at {mark}"),
             || {
                 let closed = rights
                     .iter()

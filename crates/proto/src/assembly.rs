@@ -1,4 +1,4 @@
-//! Messages that are longer than a packet: cut into pieces, and put together again.
+//! Cuts messages that are longer than a packet into pieces, and puts them together again.
 //!
 //! The sender sends a burst unasked. The receiver asks for what it misses and for the next
 //! burst in one go, when the last piece that it asked for has come, or when it is time to

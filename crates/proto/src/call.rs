@@ -1,4 +1,4 @@
-//! A call as its client has it: how it is made, how it ends, and its place meanwhile.
+//! Keeps a call at its client: its place, its arguments until they have arrived, and how it ended.
 
 use crate::assembly::Assembly;
 use crate::{Closed, Time};

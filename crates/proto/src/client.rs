@@ -1,4 +1,4 @@
-//! The client's half.
+//! The client's half of a connection makes calls, and asks for answers that it misses.
 
 use crate::assembly::{Progress, first_burst};
 use crate::call::{Call, CallId, ClientCounts, Outcome, Phase, Place, index, span};
@@ -459,7 +459,7 @@ impl Client {
                 self.next = 1;
                 self.floor = 1;
                 for place in &mut self.places {
-                    // Ended, and not taken yet: of no number of this epoch.
+                    // Ended, and not taken yet: of no number of this term.
                     place.number = 0;
                 }
                 self.met(incarnation);

@@ -1,4 +1,4 @@
-//! What client and server do alike: packets are read, judged and sent.
+//! Reads, judges and sends packets, alike for client and server.
 
 use crate::assembly::pieces;
 use crate::packet::{Seal, Unsealed, check};

@@ -1,4 +1,4 @@
-//! A call as its server has it: as it is handed out, and its entry meanwhile.
+//! Keeps a call at its server: while it arrives, while it runs, and its answer afterwards.
 
 use crate::Time;
 use crate::assembly::Assembly;

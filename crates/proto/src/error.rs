@@ -1,4 +1,4 @@
-//! What can go wrong, and whose fault it is.
+//! Errors say what went wrong in the transport, and whose fault it is.
 
 use portolan_abi::rpc::Kind;
 
@@ -116,7 +116,7 @@ pub enum NotFrozen {
         /// How many.
         running: usize,
     },
-    /// Whoever wrote them: they are not the state of a server.
+    /// The writer's of these bytes: they are not the state of a server.
     #[error("the bytes are not the state of a server: at {at} of {len}")]
     Bytes {
         /// Where it shows.

@@ -1,4 +1,4 @@
-//! A server's state as bytes, so that another process goes on where it stopped.
+//! Turns a server's state into bytes, so that another process goes on where it stopped.
 
 use crate::call::index;
 use crate::entry::{Entry, Stage};

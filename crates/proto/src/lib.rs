@@ -1,5 +1,5 @@
-//! The transport of calls: what makes a channel that loses things into calls that end in
-//! their result or an error, and never run twice.
+//! This crate is the transport of calls: over a channel that loses packets it makes calls that end
+//! in their result or an error, and never run twice.
 //!
 //! Everything here is state and arithmetic. Time is handed in ([`Time`]), packets go through
 //! a [`Link`] that the caller provides, and nothing is random, so a whole world of clients,
@@ -19,19 +19,19 @@
 //!
 //! # Invariants
 //!
-//! - **T1** A number is given to one call of one *epoch* (a session and an incarnation of the
-//!   server). A packet of another epoch, of another position, or damaged, fails its checksum.
+//! - **T1** A number is given to one call of one *term* (a session and an incarnation of the
+//!   server). A packet of another term, of another position, or damaged, fails its checksum.
 //! - **T2** The server hands a number out at most once: numbers below `next` are never handed
 //!   out again, and `next` only grows. Numbers are handed out in order.
 //! - **T3** An answer is kept until its number's place (number mod [`WINDOW`]) is used by a
 //!   later call, or the client says *done*. The client uses a place again only when the call
 //!   in it has ended.
-//! - **T4** Whoever misses something asks for it; nothing is sent again unasked. The client
+//! - **T4** Each side asks for what it misses; nothing is sent again unasked. The client
 //!   asks after a period without an answer, and waits longer once it knows that the call has
-//!   arrived. While no call is open nobody asks and there is no timeout.
+//!   arrived. While no call is open the client asks nothing and has no timeout.
 //! - **T5** Whatever a peer sends, a machine answers with packets of bounded number and keeps
 //!   bounded memory; what no honest peer sends closes the connection ([`Misbehaved`]).
-//! - **T6** An epoch ends only when a server with a higher incarnation presents itself. Calls
+//! - **T6** A term ends only when a server with a higher incarnation presents itself. Calls
 //!   that are open then end as [`Outcome::ServerDied`]: they may have run.
 //!
 //! The scheme is Cheriton and Kutter's (*Optimized Memory-Based Messaging*, section 3): the

@@ -1,4 +1,4 @@
-//! What the transport stands on.
+//! Defines the link that carries the transport's packets.
 
 use crate::packet::{Unsealed, behead, summed};
 use portolan_abi::rpc::HEADER_BYTES;

@@ -7,7 +7,7 @@ use portolan_abi::sum;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seal {
     greeting: u64,
-    epoch: u64,
+    term: u64,
 }
 
 impl Seal {
@@ -16,7 +16,7 @@ impl Seal {
         let greeting = mix(session);
         Self {
             greeting,
-            epoch: mix(greeting ^ incarnation),
+            term: mix(greeting ^ incarnation),
         }
     }
 
@@ -25,7 +25,7 @@ impl Seal {
         let key = if header.kind.is_greeting() {
             self.greeting
         } else {
-            mix(self.epoch ^ (number >> 24))
+            mix(self.term ^ (number >> 24))
         };
         let [a, b, c, d, ..] = key.to_le_bytes();
         u32::from_le_bytes([a, b, c, d])
@@ -96,7 +96,7 @@ pub fn seal(
     unsealed.write(sum_of(header.flags, body), out);
 }
 
-/// A packet without its checksum: whoever copies its body makes that.
+/// A packet without its checksum, which the copy of its body computes.
 #[derive(Debug)]
 pub struct Unsealed<'a> {
     pub(crate) key: &'a Seal,
@@ -212,7 +212,7 @@ fn checksum(
 ///
 /// # Errors
 ///
-/// [`Damaged`]: whoever receives it drops it.
+/// [`Damaged`]: the receiver drops the packet.
 pub fn open<'p>(
     key: &Seal,
     position: u64,

@@ -1,4 +1,4 @@
-//! The server's half.
+//! The server's half of a connection takes calls in, and keeps answers until the client has them.
 
 mod order;
 
@@ -31,7 +31,7 @@ pub struct ServerCounts {
 
 /// The server's half of a connection; see the [crate].
 ///
-/// It has no timer: whoever misses something is the client, and asks.
+/// It has no timer: the client asks for what it misses.
 #[derive(Debug)]
 pub struct Server {
     pub(crate) end: End,
@@ -276,12 +276,12 @@ impl Server {
             }
         }
         self.seen = self.seen.max(number + 1);
-        self.hand_on(link);
+        self.deliver(link);
         Ok(())
     }
 
     #[inline]
-    fn hand_on<L: Link + ?Sized>(&mut self, link: &mut L) {
+    fn deliver<L: Link + ?Sized>(&mut self, link: &mut L) {
         self.in_order();
         if self.untold >= Self::UNTOLD {
             self.tell(link);

@@ -1,4 +1,4 @@
-//! Time, as the caller tells it.
+//! Counts time, as the caller tells it.
 
 use core::time::Duration;
 

@@ -13,17 +13,17 @@ use world::{Faults, Plan, run};
 
 #[test]
 fn nothing_is_lost_and_nothing_is_asked_where_the_way_is_good() {
-    let tally = run(Plan::new(1, Faults::default(), 2000));
-    assert_eq!((tally.answered, tally.ran, tally.asked), (2000, 2000, 0));
+    let counts = run(Plan::new(1, Faults::default(), 2000));
+    assert_eq!((counts.answered, counts.ran, counts.asked), (2000, 2000, 0));
 }
 
 #[test]
 fn every_call_is_answered_at_1_10_and_50_percent_of_each_fault() {
     for share in [10, 100, 500] {
         for seed in 0..4 {
-            let tally = run(Plan::new(seed, Faults::all(share), 200));
-            assert_eq!((tally.answered, tally.ran), (200, 200), "{share} {seed}");
-            assert!(tally.asked > 0, "{share}: nothing was asked for");
+            let counts = run(Plan::new(seed, Faults::all(share), 200));
+            assert_eq!((counts.answered, counts.ran), (200, 200), "{share} {seed}");
+            assert!(counts.asked > 0, "{share}: nothing was asked for");
         }
     }
 }
@@ -37,9 +37,9 @@ fn with_deadlines_every_call_ends_in_its_result_or_in_that() {
                 deadline: Some(Duration::from_millis(35)),
                 ..Plan::new(seed, Faults::all(share), 200)
             };
-            let tally = run(plan);
-            assert_eq!(tally.answered + tally.deadline, 200);
-            late += tally.deadline;
+            let counts = run(plan);
+            assert_eq!(counts.answered + counts.deadline, 200);
+            late += counts.deadline;
         }
         assert!(share < 500 || late > 0, "a deadline was never tested");
     }
@@ -66,10 +66,10 @@ fn calls_that_take_longer_than_the_period_are_acknowledged_and_seldom_asked_abou
         work: Duration::from_secs(20),
         ..Plan::new(3, Faults::default(), 50)
     };
-    let tally = run(plan);
-    assert_eq!(tally.answered, 50);
+    let counts = run(plan);
+    assert_eq!(counts.answered, 50);
     // Every 10 ms it would be 50,000.
-    assert!(tally.asked < 2000, "{tally:?}");
+    assert!(counts.asked < 2000, "{counts:?}");
 }
 
 #[test]
@@ -79,8 +79,8 @@ fn one_way_calls_run_once_each_although_nobody_waits() {
             one_way: 700,
             ..Plan::new(share, Faults::all(share), 300)
         };
-        let tally = run(plan);
-        assert_eq!(tally.ran, 300, "{tally:?}");
+        let counts = run(plan);
+        assert_eq!(counts.ran, 300, "{counts:?}");
     }
 }
 
@@ -91,10 +91,10 @@ fn best_effort_is_never_asked_for() {
         one_way: 500,
         ..Plan::new(5, Faults::all(100), 2000)
     };
-    let tally = run(plan);
+    let counts = run(plan);
     // Only whether the server is still there, after a deadline.
-    assert!(tally.asked <= tally.deadline, "{tally:?}");
-    assert!(tally.deadline > 0 && tally.answered > 400, "{tally:?}");
+    assert!(counts.asked <= counts.deadline, "{counts:?}");
+    assert!(counts.deadline > 0 && counts.answered > 400, "{counts:?}");
 }
 
 #[test]
@@ -105,8 +105,8 @@ fn a_server_whose_state_moves_loses_nothing() {
             longest: 200,
             ..Plan::new(share, Faults::all(share), 200)
         };
-        let tally = run(plan);
-        assert_eq!((tally.answered, tally.ran), (200, 200));
+        let counts = run(plan);
+        assert_eq!((counts.answered, counts.ran), (200, 200));
     }
 }
 
@@ -118,9 +118,9 @@ fn a_server_that_dies_ends_what_was_open_and_nothing_runs_twice() {
             work: Duration::from_millis(5),
             ..Plan::new(share, Faults::all(share), 200)
         };
-        let tally = run(plan);
-        assert_eq!(tally.answered + tally.server_died, 200);
-        assert!(tally.server_died > 0, "{tally:?}");
+        let counts = run(plan);
+        assert_eq!(counts.answered + counts.server_died, 200);
+        assert!(counts.server_died > 0, "{counts:?}");
     }
 }
 

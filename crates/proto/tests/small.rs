@@ -15,8 +15,8 @@ const CALLS: u64 = if cfg!(miri) { 5 } else { 12 };
 #[test]
 fn all_is_answered_where_the_way_is_good_and_where_it_is_not() {
     for share in [0, 300] {
-        let tally = run(Plan::new(1, Faults::all(share), CALLS));
-        assert_eq!((tally.answered, tally.ran), (CALLS, CALLS), "{share}");
+        let counts = run(Plan::new(1, Faults::all(share), CALLS));
+        assert_eq!((counts.answered, counts.ran), (CALLS, CALLS), "{share}");
     }
 }
 
@@ -34,9 +34,9 @@ fn pieces_one_way_calls_and_deadlines() {
         },
         ..Plan::new(2, Faults::all(200), CALLS)
     };
-    let tally = run(plan);
-    let ended = tally.answered + tally.deadline + tally.cancelled + tally.one_way;
-    assert_eq!(ended, CALLS, "{tally:?}");
+    let counts = run(plan);
+    let ended = counts.answered + counts.deadline + counts.cancelled + counts.one_way;
+    assert_eq!(ended, CALLS, "{counts:?}");
 }
 
 #[test]
@@ -47,6 +47,6 @@ fn a_server_moves_and_another_takes_its_place() {
         work: Duration::from_millis(5),
         ..Plan::new(3, Faults::all(100), CALLS)
     };
-    let tally = run(plan);
-    assert_eq!(tally.answered + tally.server_died, CALLS, "{tally:?}");
+    let counts = run(plan);
+    assert_eq!(counts.answered + counts.server_died, CALLS, "{counts:?}");
 }

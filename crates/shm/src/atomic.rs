@@ -1,4 +1,4 @@
-//! The atomics: the processor's, or loom's when the model checker runs.
+//! Provides the atomics: the processor's, or loom's when the model checker runs.
 //!
 //! Under loom they are wrapped, so that a test can end a thread's life after its
 //! k-th access (`death`).

@@ -17,10 +17,10 @@
 //!   not further than the ring is long, and a whole number of lines. Else it is [`Garbled`].
 //! - **L2** The reader copies the bytes first, once, and judges the copy afterwards. A writer that
 //!   changes them during the copy has sent a mixture.
-//! - **L3** A side that sleeps is rung for: it announces its sleep, then looks at the other side's
+//! - **L3** A side that sleeps is woken: it announces its sleep, then looks at the other side's
 //!   count; the other side counts, then looks for a sleep. One of the two sees the other.
-//!   Sleeps are numbered, and each is rung for once: no third process could ring instead, and a
-//!   process that is stopped before it rings holds up its own byte ring alone.
+//!   Sleeps are numbered, and each is woken once: no third process could wake the side instead,
+//!   and a process that is stopped before it sends the wake delays its own byte ring alone.
 //!
 //! Bytes are passed in *pieces*: the reader begins with the first while the writer copies
 //! the second, so that the two copies overlap, and a piece is still in a cache that both
@@ -73,11 +73,11 @@ pub struct Garbled {
 
 /// What a call has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[must_use = "the other side may have to be rung for"]
+#[must_use = "the other side may have to be woken"]
 pub struct Passed {
     /// Bytes of the caller's that were copied.
     pub bytes: usize,
-    /// The other side sleeps, and waits to be rung for (L3).
+    /// The other side sleeps, and must be woken (L3).
     pub wake: bool,
 }
 
@@ -97,13 +97,13 @@ impl<'m> ByteRing<'m> {
         self.ring.len() as u64 * 8
     }
 
-    /// Messages that the reader says it has handed on.
+    /// Messages that the reader says it has delivered.
     pub fn delivered(&self) -> u64 {
         // Acquire: pairs with `set_delivered`; what the reader did before is done.
         self.control[DELIVERED].load(Ordering::Acquire)
     }
 
-    /// The reader has handed so many messages on.
+    /// Says that the reader has delivered so many messages.
     pub fn set_delivered(&self, count: u64) {
         // Release: pairs with `delivered`.
         self.control[DELIVERED].store(count, Ordering::Release);
@@ -135,33 +135,33 @@ impl<'m> ByteRing<'m> {
     }
 
     fn withdraw(&self, sleeps: usize) {
-        // Relaxed: who sees it late rings for nothing.
+        // Relaxed: a side that sees it late sends a wake in vain.
         self.control[sleeps].store(0, Ordering::Relaxed);
     }
 }
 
-/// What a side keeps to itself about sleeping and ringing.
+/// A side's own record of sleeps and wakes.
 ///
-/// Each sleep has a number, which the sleeper alone writes; the side that rings remembers the
-/// number that it has rung for, so that it rings once for each.
+/// Each sleep has a number, which the sleeper alone writes; the side that wakes it remembers the
+/// number of the sleep that it has ended, so that it sends one wake for each.
 #[derive(Debug, Default)]
 struct Sleeps {
     /// Times that this side has said it sleeps.
     ours: u64,
-    /// The other one's sleep that this side has rung for.
-    rung: u64,
+    /// The number of the other side's sleep for which this side has sent a wake.
+    woken: u64,
 }
 
 impl Sleeps {
-    /// Whether the side that sets the word `sleeps` is to be rung for.
+    /// Whether this side must wake the side that sets the word `sleeps`.
     fn owes(&mut self, ring: &ByteRing<'_>, sleeps: usize) -> bool {
         // L3: pairs with the fence in `announce`.
         fence(Ordering::SeqCst);
         // Relaxed: the fence orders it behind our count.
         let theirs = ring.control[sleeps].load(Ordering::Relaxed);
-        let owes = theirs != 0 && theirs != self.rung;
+        let owes = theirs != 0 && theirs != self.woken;
         if owes {
-            self.rung = theirs;
+            self.woken = theirs;
         }
         owes
     }
@@ -248,7 +248,7 @@ impl Writer {
         })
     }
 
-    /// Says that this side sleeps until it is rung for; `false`, and it does not, if there is
+    /// Says that this side sleeps until it is woken; `false`, and it does not, if there is
     /// room.
     ///
     /// # Errors
@@ -322,7 +322,7 @@ impl Reader {
         // Release: pairs with `Writer::read`; we do not look at these bytes any more.
         ring.control[TAIL].store(self.at, Ordering::Release);
         crate::mark!("byte_ring.read");
-        // Who waits for room is rung for once it can go on for a while.
+        // A writer that waits for room is woken once it can go on for a while.
         let left = self.written.wrapping_sub(self.at);
         Ok(Passed {
             bytes: now,
@@ -330,7 +330,7 @@ impl Reader {
         })
     }
 
-    /// Says that this side sleeps until it is rung for; `false`, and it does not, if there is
+    /// Says that this side sleeps until it is woken; `false`, and it does not, if there is
     /// something to read.
     ///
     /// # Errors

@@ -1,4 +1,5 @@
-//! Chunks: 2 MiB of the pool, free, cut into extents of one size, or part of a run.
+//! Chunk words say what each chunk of 2 MiB of the pool is: free, cut into extents of one size, or
+//! part of a run.
 //!
 //! ```text
 //!         claim             cut              give back (all extents withdrawn first)
@@ -6,7 +7,7 @@
 //!                        \----------> head, body, body ...  --^
 //! ```
 //!
-//! A chunk's *home* is the space that looks there first for a free extent, so
+//! A chunk's *cache owner* is the space that looks there first for a free extent, so
 //! that what a consumer frees flows back to its producer. It is a preference:
 //! extents are claimed by compare-exchange, and under pressure by anybody.
 //!
@@ -17,7 +18,7 @@
 //!   after a claim of a word the chunk's word is checked again.
 //! - **C2** A chunk that is *taking* or *returning* names the space that does it, and
 //!   the host finishes the step backwards after that space's death.
-//!   A *returning* chunk keeps its old home as argument, until that dies too.
+//!   A *returning* chunk keeps its old cache owner as argument, until that dies too.
 //! - **C3** Memory is taken from the kernel while a chunk is *taking*, so before
 //!   anybody's hands touch it.
 //! - **C4** A chunk that says *populated* has all its memory: it says so after its memory was
@@ -138,25 +139,25 @@ impl<'r> Chunks<'r> {
         (free.len(), free.iter().filter(|w| w.populated).count())
     }
 
-    /// Claims `count` free chunks in a row for `home`, populated ones rather than fresh
+    /// Claims `count` free chunks in a row for `cache_owner`, populated ones rather than fresh
     /// ones; the index of the first. They are *taking* until [`Chunks::cut`] or
     /// [`Chunks::abandon`].
     pub fn claim_run(
         &self,
         part: core::ops::Range<usize>,
         count: usize,
-        home: u8,
+        cache_owner: u8,
     ) -> Option<usize> {
         [true, false]
             .into_iter()
-            .find_map(|populated| self.claim_run_of(part.clone(), count, home, populated))
+            .find_map(|populated| self.claim_run_of(part.clone(), count, cache_owner, populated))
     }
 
     fn claim_run_of(
         &self,
         part: core::ops::Range<usize>,
         count: usize,
-        home: u8,
+        cache_owner: u8,
         populated: bool,
     ) -> Option<usize> {
         let usable = |w: ChunkWord| w.r#use == ChunkUse::Free && (w.populated || !populated);
@@ -167,19 +168,19 @@ impl<'r> Chunks<'r> {
                 .find(|i| !usable(self.read(*i)))
             {
                 Some(obstacle) => first = obstacle + 1,
-                None if self.try_claim(first, count, home) => return Some(first),
+                None if self.try_claim(first, count, cache_owner) => return Some(first),
                 None => first += 1,
             }
         }
         None
     }
 
-    fn try_claim(&self, first: usize, count: usize, home: u8) -> bool {
+    fn try_claim(&self, first: usize, count: usize, cache_owner: u8) -> bool {
         for index in first..first + count {
             let was = self.read(index);
             let taking = ChunkWord {
                 r#use: ChunkUse::Taking,
-                home,
+                cache_owner,
                 argument: 0,
                 size: 0,
                 ..was
@@ -231,7 +232,7 @@ impl<'r> Chunks<'r> {
                 index,
                 ChunkWord {
                     r#use: ChunkUse::Free,
-                    home: 0,
+                    cache_owner: 0,
                     size: 0,
                     argument: 0,
                     ..word
@@ -241,7 +242,7 @@ impl<'r> Chunks<'r> {
     }
 
     /// Cuts chunks that we are taking into extents of `size` (one chunk into many, or all into one).
-    pub fn cut(&self, alloc: &AllocWords<'_>, first: usize, size: Size, home: u8) {
+    pub fn cut(&self, alloc: &AllocWords<'_>, first: usize, size: Size, cache_owner: u8) {
         let head = u32::try_from(first).unwrap_or(u32::MAX);
         for index in first + 1..first + size.chunks() {
             let word = self.read(index);
@@ -249,7 +250,7 @@ impl<'r> Chunks<'r> {
                 index,
                 ChunkWord {
                     r#use: ChunkUse::Body,
-                    home,
+                    cache_owner,
                     size: size.code(),
                     argument: head,
                     ..word
@@ -267,7 +268,7 @@ impl<'r> Chunks<'r> {
             first,
             ChunkWord {
                 r#use,
-                home,
+                cache_owner,
                 size: size.code(),
                 argument: 0,
                 ..word
@@ -304,8 +305,8 @@ impl<'r> Chunks<'r> {
         let any_used = Self::extents(index, size).any(|p| alloc.read(p).state() != Alloc::Free);
         let returning = ChunkWord {
             r#use: ChunkUse::Returning,
-            home: by,
-            argument: u32::from(was.home),
+            cache_owner: by,
+            argument: u32::from(was.cache_owner),
             ..was
         };
         if any_used || !self.change(index, was, returning) {
@@ -317,16 +318,16 @@ impl<'r> Chunks<'r> {
             for page in Self::extents(index, size).take_while(|p| *p != busy) {
                 alloc.unlock(page);
             }
-            // Twice at the most: the host may note meanwhile that the old home is dead.
+            // Twice at the most: the host may note meanwhile that the old cache owner is dead.
             loop {
                 let word = self.read(index);
-                let home = word.argument.to_le_bytes()[0];
+                let cache_owner = word.argument.to_le_bytes()[0];
                 if self.change(
                     index,
                     word,
                     ChunkWord {
                         r#use: was.r#use,
-                        home,
+                        cache_owner,
                         argument: 0,
                         ..word
                     },
@@ -348,7 +349,7 @@ impl<'r> Chunks<'r> {
                 i,
                 ChunkWord {
                     r#use: ChunkUse::Free,
-                    home: 0,
+                    cache_owner: 0,
                     size: 0,
                     argument: 0,
                     ..word
@@ -366,9 +367,9 @@ impl<'r> Chunks<'r> {
     /// given that memory to the kernel and called [`Chunks::abandon`].
     pub fn reclaim(&self, alloc: &AllocWords<'_>, index: usize, space: u8) -> bool {
         let mut word = self.read(index);
-        // Somebody else is giving it back; it is not to return to a dead home.
+        // Somebody else is giving it back; it is not to return to a dead cache owner.
         while word.r#use == ChunkUse::Returning
-            && word.home != space
+            && word.cache_owner != space
             && word.argument == u32::from(space)
         {
             if self.change(
@@ -383,7 +384,7 @@ impl<'r> Chunks<'r> {
             }
             word = self.read(index);
         }
-        if word.home != space {
+        if word.cache_owner != space {
             return false;
         }
         match word.r#use {
@@ -401,7 +402,7 @@ impl<'r> Chunks<'r> {
                     word,
                     ChunkWord {
                         r#use: ChunkUse::Free,
-                        home: 0,
+                        cache_owner: 0,
                         size: 0,
                         argument: 0,
                         ..word
@@ -431,7 +432,7 @@ impl<'r> Chunks<'r> {
                         index,
                         ChunkWord {
                             r#use,
-                            home: 0,
+                            cache_owner: 0,
                             argument: 0,
                             ..word
                         },
@@ -449,14 +450,28 @@ impl<'r> Chunks<'r> {
                         alloc.unlock(page);
                     }
                 }
-                if !self.change(index, word, ChunkWord { home: 0, ..word }) {
+                if !self.change(
+                    index,
+                    word,
+                    ChunkWord {
+                        cache_owner: 0,
+                        ..word
+                    },
+                ) {
                     // Somebody began to give it back, or has done so.
                     return self.reclaim(alloc, index, space);
                 }
                 false
             }
             ChunkUse::Body | ChunkUse::Free => {
-                self.change(index, word, ChunkWord { home: 0, ..word });
+                self.change(
+                    index,
+                    word,
+                    ChunkWord {
+                        cache_owner: 0,
+                        ..word
+                    },
+                );
                 false
             }
         }
@@ -476,7 +491,7 @@ impl<'r> Chunks<'r> {
                     i,
                     ChunkWord {
                         r#use: ChunkUse::Free,
-                        home: 0,
+                        cache_owner: 0,
                         size: 0,
                         argument: 0,
                         ..word
@@ -489,7 +504,7 @@ impl<'r> Chunks<'r> {
             index,
             ChunkWord {
                 r#use: ChunkUse::Free,
-                home: 0,
+                cache_owner: 0,
                 size: 0,
                 argument: 0,
                 ..word
@@ -497,11 +512,18 @@ impl<'r> Chunks<'r> {
         );
     }
 
-    /// Makes `space` the home of a chunk or run whose home is dead.
+    /// Makes `space` the cache owner of a chunk or run whose cache owner is dead.
     pub fn adopt(&self, index: usize, space: u8) -> bool {
         let was = self.read(index);
-        was.home == 0
+        was.cache_owner == 0
             && matches!(was.r#use, ChunkUse::Small | ChunkUse::Head)
-            && self.change(index, was, ChunkWord { home: space, ..was })
+            && self.change(
+                index,
+                was,
+                ChunkWord {
+                    cache_owner: space,
+                    ..was
+                },
+            )
     }
 }

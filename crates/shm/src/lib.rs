@@ -1,4 +1,4 @@
-//! Lock-free structures over memory that the caller placed.
+//! This crate holds lock-free structures over memory that the caller placed.
 //!
 //! No system calls and no clocks: what must sleep or wake says so in its return
 //! value. The same code runs over a shared mapping, under loom and under Miri.

@@ -1,4 +1,4 @@
-//! Marked steps: places where the torture run kills a process.
+//! Marks name the steps at which the torture run kills a process.
 //!
 //! With the feature `marks` every [`mark!`](crate::mark!) calls the hook that the
 //! test installed; without it, the macro is nothing at all.

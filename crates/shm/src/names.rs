@@ -1,4 +1,4 @@
-//! Names of ports: of all that bind one name at the same time one gets it, and nobody waits.
+//! Gives a port's name to one of all that bind it at the same time; no binder waits.
 //!
 //! A word for each port's entry says what it has to do with a name:
 //!
@@ -15,8 +15,8 @@
 //! - **N1** No two entries have won one name. Of two candidates the one that announced itself later
 //!   sees the other one. It gives up if that one has won or has the lower index; else it takes the
 //!   other one's candidacy away first, by compare-exchange, or finds that it has won.
-//! - **N2** Whoever is stopped or dead holds up only those that bind the same name: to them it is
-//!   taken.
+//! - **N2** A stopped or dead candidate delays only candidates for the same name: to them the name
+//!   is taken.
 //! - **N3** The name's text is in the entry before the word says anything of it.
 
 use crate::atomic::{AtomicU64, Ordering, store_load_barrier};

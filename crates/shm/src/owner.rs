@@ -1,4 +1,4 @@
-//! Who holds an extent: allocation words and owner rows.
+//! Allocation words and owner rows say which space holds an extent.
 //!
 //! ```text
 //!            allocate                  begin send             publish (the slot decides)
@@ -31,8 +31,8 @@
 //!   the generation that one of them gets. So the row says *allocating* until the
 //!   allocation word, which names its allocator, is won; a row that says so counts only
 //!   if the word names its space.
-//! - **O4** Whoever takes an extent sees every byte that the last holder wrote: the
-//!   slot's publication, or the allocation word's release, carries them.
+//! - **O4** A space that takes an extent sees every byte that the last holder wrote: the
+//!   slot's publication, or the allocation word's release, orders them.
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::mark;
@@ -294,8 +294,8 @@ impl<'r> AllocWords<'r> {
             return None;
         }
         let generation = free.generation().wrapping_add(1);
-        // First the row (O3, O5); by compare-exchange, for another thread of ours may be at
-        // it. Acquire: pairs with the Release of whoever cleared it.
+        // First the row (O3, O5); by compare-exchange, because another thread of this space may
+        // change it too. Acquire: pairs with the Release of the store that cleared it.
         let note = allocating(generation);
         row.entry(page)
             .ok()?

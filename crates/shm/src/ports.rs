@@ -1,4 +1,4 @@
-//! Which entries of ports are in use, and which is taken next.
+//! Keeps which entries of ports are in use, and which is taken next.
 //!
 //! Entries are taken in turn, not lowest first: the generation of one entry, which tells its
 //! ports apart, then goes up once a round and not once a bind. The round is as long as it must
@@ -8,7 +8,7 @@
 //!
 //! - **E1** An entry's bit is set and taken back by the space that has it in *binding*, or by
 //!   the host when that space is dead. So every entry that is open, moving, closing or lingering
-//!   has its bit; whoever looks for ports looks at these.
+//!   has its bit; a search for ports looks at these bits only.
 //! - **E2** Which entry comes next is a hint. The status word decides, by compare-exchange.
 
 use crate::atomic::{AtomicU64, Ordering};

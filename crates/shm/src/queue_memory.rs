@@ -1,13 +1,13 @@
-//! Queue memory: which port has which part of it, and which parts have memory behind them.
+//! Queue memory records which port has which banks, and which banks have memory behind them.
 //!
-//! The queues of each width of slot have addresses of their own, cut into *units* of 64 slots,
-//! which are as many pages as a slot has lines. A queue takes a run of units; the run is a power
+//! The queues of each width of slot have addresses of their own, cut into *banks* of 64 slots,
+//! which are as many pages as a slot has lines. A queue takes a run of banks; the run is a power
 //! of two of them and begins at a multiple of its length. What a port has taken it gives back
 //! when it is closed, and a port of any other number of slots may take it then.
 //!
 //! ```text
 //!           named by the entry, taken word by word              all words given back
-//! free unit ---------------------------------------> owned unit ---------------------> free unit
+//! free bank ---------------------------------------> owned bank ---------------------> free bank
 //!   (0)        binder or sweeper (entry is Binding)   (entry + 1)   sweeper, or the host
 //! ```
 //!
@@ -28,23 +28,23 @@
 //!
 //! # Invariants
 //!
-//! - **U1** A unit belongs to the port whose entry its owner word names. The word goes from 0 to
+//! - **U1** A bank belongs to the port whose entry its owner word names. The word goes from 0 to
 //!   an owner by compare-exchange, and back to 0 by the space that has the entry in *binding*
 //!   (or by the host, when that space is dead). The queue of an open port is owned throughout.
 //! - **U2** An entry names a run before the first of the run's words is taken, and names no other
 //!   until all of them are given back. So the entry leads to all that a dead binder had taken.
-//! - **U3** A unit's *taken* bit and its *memory* bit change by its owner's hand only. Hence the
-//!   taken bit is set exactly while the unit is owned, but for the steps of taking and giving
+//! - **U3** A bank's *taken* bit and its *memory* bit change by its owner's hand only. Hence the
+//!   taken bit is set exactly while the bank is owned, but for the steps of taking and giving
 //!   back; a search may rely on it and lose nothing.
 //! - **U4** At a slot's place lies a slot's state, or zero, for as long as the region lives. A
 //!   zero reads as free at position 0, and nobody looks for that.
 //! - **U5** Before a queue's memory or entry is given back, `positions` goes beyond all that a
 //!   sender of that queue can look for ([`crate::queue::Queue::retired`]); a queue is opened
-//!   beyond `positions`, which is read after its units were taken.
-//! - **U6** A unit without its memory bit has no memory: the bit is set before memory is taken,
+//!   beyond `positions`, which is read after its banks were taken.
+//! - **U6** A bank without its memory bit has no memory: the bit is set before memory is taken,
 //!   and taken back after the memory was given up.
 //!
-//! No step blocks another space. A space that is stopped in the middle keeps its own units.
+//! No step blocks another space. A space that is stopped in the middle keeps its own banks.
 
 use crate::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::mark;
@@ -53,34 +53,34 @@ use core::ops::Range;
 /// Hints for searches; any value is safe.
 #[repr(C, align(64))]
 #[derive(Default)]
-pub struct UnitHints {
-    /// Word of bits where a search for one unit begins.
+pub struct BankHints {
+    /// Word of bits where a search for one bank begins.
     pub low: AtomicU64,
-    /// Units that were ever taken: those before it. Not a hint: sums stop there.
+    /// Banks that were ever taken: those before it. Not a hint: sums stop there.
     pub top: AtomicU64,
 }
 
 /// The queue memory of one width of slot.
 #[derive(Clone, Copy)]
 pub struct QueueMemory<'r> {
-    hints: &'r UnitHints,
+    hints: &'r BankHints,
     taken: &'r [AtomicU64],
     memory: &'r [AtomicU64],
     owners: &'r [AtomicU32],
 }
 
-/// Whose units are: a port's entry.
+/// Whose banks are: a port's entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UnitOwner(u32);
+pub struct BankOwner(u32);
 
-impl UnitOwner {
+impl BankOwner {
     /// The port with this index.
     pub fn port(index: u16) -> Self {
         Self(u32::from(index) + 1)
     }
 }
 
-/// The bits of units `first..first + count` that lie in one word: its index, and a mask.
+/// The bits of banks `first..first + count` that lie in one word: its index, and a mask.
 fn masks(first: usize, count: usize) -> impl Iterator<Item = (usize, u64)> {
     let end = first + count;
     (first / 64..end.div_ceil(64)).map(move |word| {
@@ -90,10 +90,10 @@ fn masks(first: usize, count: usize) -> impl Iterator<Item = (usize, u64)> {
 }
 
 impl<'r> QueueMemory<'r> {
-    /// Over words that the caller placed: a bit a unit in `taken` and `memory`, a word a unit in
+    /// Over words that the caller placed: a bit a bank in `taken` and `memory`, a word a bank in
     /// `owners`.
     pub fn new(
-        hints: &'r UnitHints,
+        hints: &'r BankHints,
         taken: &'r [AtomicU64],
         memory: &'r [AtomicU64],
         owners: &'r [AtomicU32],
@@ -106,9 +106,9 @@ impl<'r> QueueMemory<'r> {
         }
     }
 
-    /// Takes a run of `count` units (a power of two) for `owner`: its first unit, or `None` if
+    /// Takes a run of `count` banks (a power of two) for `owner`: its first bank, or `None` if
     /// there is no such run. `name` has the owner's entry name the run that will be tried (U2).
-    pub fn take(&self, owner: UnitOwner, count: usize, mut name: impl FnMut(u32)) -> Option<u32> {
+    pub fn take(&self, owner: BankOwner, count: usize, mut name: impl FnMut(u32)) -> Option<u32> {
         let mut from = if count == 1 {
             // Relaxed: a hint.
             usize::try_from(self.hints.low.load(Ordering::Relaxed)).unwrap_or(0) * 64
@@ -125,21 +125,21 @@ impl<'r> QueueMemory<'r> {
                 (from, round) = (0, 1);
                 continue;
             };
-            let unit = u32::try_from(first).ok()?;
-            name(unit);
-            mark!("units.named");
+            let bank = u32::try_from(first).ok()?;
+            name(bank);
+            mark!("banks.named");
             if self.claim(owner, first, count) {
                 if count == 1 {
                     self.hints.low.store(first as u64 / 64, Ordering::Relaxed);
                 }
-                return Some(unit);
+                return Some(bank);
             }
             // Somebody was faster, and its bits will tell.
             from = first + count;
         }
     }
 
-    /// The first run of `count` units, from unit `from` on, that seems to be free.
+    /// The first run of `count` banks, from bank `from` on, that seems to be free.
     fn find(&self, from: usize, count: usize) -> Option<usize> {
         let from = from.next_multiple_of(count);
         let words = count.div_ceil(64);
@@ -172,19 +172,19 @@ impl<'r> QueueMemory<'r> {
         (0..64).step_by(step).fold(0, |bits, at| bits | 1 << at)
     }
 
-    /// Takes each unit of a run, or none.
-    fn claim(&self, owner: UnitOwner, first: usize, count: usize) -> bool {
-        for unit in first..first + count {
+    /// Takes each bank of a run, or none.
+    fn claim(&self, owner: BankOwner, first: usize, count: usize) -> bool {
+        for bank in first..first + count {
             // Acquire: what its last owner did to it comes before.
-            let won = self.owners.get(unit).is_some_and(|word| {
+            let won = self.owners.get(bank).is_some_and(|word| {
                 word.compare_exchange(0, owner.0, Ordering::AcqRel, Ordering::Relaxed)
                     .is_ok()
             });
             if !won {
-                self.give_back(owner, first, unit - first);
+                self.give_back(owner, first, bank - first);
                 return false;
             }
-            mark!("units.claimed");
+            mark!("banks.claimed");
         }
         // SeqCst: before this owner opens its queue, for those who sum.
         let top = (first + count) as u64;
@@ -196,22 +196,22 @@ impl<'r> QueueMemory<'r> {
                 taken.fetch_or(mask, Ordering::Relaxed);
             }
         }
-        mark!("units.taken");
+        mark!("banks.taken");
         true
     }
 
     /// Gives back what `owner` has of a run. May be repeated.
-    pub fn give_back(&self, owner: UnitOwner, first: usize, count: usize) {
+    pub fn give_back(&self, owner: BankOwner, first: usize, count: usize) {
         let end = (first + count).min(self.owners.len());
-        for (unit, word) in (first..end).zip(self.owners.get(first..end).unwrap_or(&[])) {
+        for (bank, word) in (first..end).zip(self.owners.get(first..end).unwrap_or(&[])) {
             // Relaxed: only we write our own mark, and take it away.
             if word.load(Ordering::Relaxed) != owner.0 {
                 continue;
             }
-            if let Some(taken) = self.taken.get(unit / 64) {
-                taken.fetch_and(!(1 << (unit % 64)), Ordering::Relaxed);
+            if let Some(taken) = self.taken.get(bank / 64) {
+                taken.fetch_and(!(1 << (bank % 64)), Ordering::Relaxed);
             }
-            mark!("units.returning");
+            mark!("banks.returning");
             // Release: all that we did to it comes before its next owner.
             #[cfg(not(loom))]
             word.store(0, Ordering::Release);
@@ -226,19 +226,19 @@ impl<'r> QueueMemory<'r> {
     }
 
     /// Whether `owner` has the whole run.
-    pub fn has(&self, owner: UnitOwner, first: usize, count: usize) -> bool {
+    pub fn has(&self, owner: BankOwner, first: usize, count: usize) -> bool {
         self.owners
             .get(first..first + count)
             .is_some_and(|words| words.iter().all(|w| w.load(Ordering::Acquire) == owner.0))
     }
 
-    /// The index of the port that has a unit, by its owner word.
-    pub fn owner(&self, unit: usize) -> Option<u16> {
-        let word = self.owners.get(unit)?.load(Ordering::Acquire);
+    /// The index of the port that has a bank, by its owner word.
+    pub fn owner(&self, bank: usize) -> Option<u16> {
+        let word = self.owners.get(bank)?.load(Ordering::Acquire);
         u16::try_from(word.checked_sub(1)?).ok()
     }
 
-    /// Notes that the units of a run have memory, for their owner, before it is taken (U6); the
+    /// Notes that the banks of a run have memory, for their owner, before it is taken (U6); the
     /// parts that had none.
     pub fn note_memory(&self, first: usize, count: usize) -> Vec<Range<usize>> {
         let mut fresh: Vec<Range<usize>> = Vec::new();
@@ -253,18 +253,18 @@ impl<'r> QueueMemory<'r> {
             // SeqCst: before the sum is read that this adds to.
             let had = memory.fetch_or(mask, Ordering::SeqCst);
             let new = (0..64).filter(|at| mask & !had & 1 << at != 0);
-            for unit in new.map(|at| word * 64 + at) {
+            for bank in new.map(|at| word * 64 + at) {
                 match fresh.last_mut() {
-                    Some(last) if last.end == unit => last.end += 1,
-                    _ => fresh.push(unit..unit + 1),
+                    Some(last) if last.end == bank => last.end += 1,
+                    _ => fresh.push(bank..bank + 1),
                 }
             }
         }
-        mark!("units.counted");
+        mark!("banks.counted");
         fresh
     }
 
-    /// Notes that the units of a run have no memory any more, for their owner, after it was given
+    /// Notes that the banks of a run have no memory any more, for their owner, after it was given
     /// up (U6).
     pub fn note_empty(&self, first: usize, count: usize) {
         for (word, mask) in masks(first, count) {
@@ -272,16 +272,16 @@ impl<'r> QueueMemory<'r> {
                 memory.fetch_and(!mask, Ordering::SeqCst);
             }
         }
-        mark!("units.emptied");
+        mark!("banks.emptied");
     }
 
-    /// Words of bits up to the last unit that was ever taken.
+    /// Words of bits up to the last bank that was ever taken.
     fn words(&self) -> usize {
         let top = usize::try_from(self.hints.top.load(Ordering::SeqCst)).unwrap_or(usize::MAX);
         top.div_ceil(64).min(self.taken.len())
     }
 
-    /// Units that have memory.
+    /// Banks that have memory.
     pub fn with_memory(&self) -> usize {
         let words = self.memory.iter().take(self.words());
         words
@@ -289,7 +289,7 @@ impl<'r> QueueMemory<'r> {
             .sum()
     }
 
-    /// Units that have memory and no owner; the counting stops at `enough`.
+    /// Banks that have memory and no owner; the counting stops at `enough`.
     pub fn spare(&self, enough: usize) -> usize {
         let mut spare = 0;
         for (memory, taken) in self.memory.iter().zip(self.taken).take(self.words()) {
@@ -302,11 +302,11 @@ impl<'r> QueueMemory<'r> {
         spare
     }
 
-    /// Takes for `owner` a run of units that have memory and no owner: one unit or 64 of them,
-    /// not before unit `from`. `None` if there is none.
+    /// Takes for `owner` a run of banks that have memory and no owner: one bank or 64 of them,
+    /// not before bank `from`. `None` if there is none.
     pub fn take_spare(
         &self,
-        owner: UnitOwner,
+        owner: BankOwner,
         from: usize,
         mut name: impl FnMut(u32, usize),
     ) -> Option<(usize, usize)> {
@@ -334,20 +334,20 @@ mod tests {
     use super::*;
 
     struct World {
-        hints: UnitHints,
+        hints: BankHints,
         taken: Vec<AtomicU64>,
         memory: Vec<AtomicU64>,
         owners: Vec<AtomicU32>,
     }
 
     impl World {
-        fn new(units: usize) -> Self {
-            let words = || (0..units.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
+        fn new(banks: usize) -> Self {
+            let words = || (0..banks.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
             Self {
-                hints: UnitHints::default(),
+                hints: BankHints::default(),
                 taken: words(),
                 memory: words(),
-                owners: (0..units).map(|_| AtomicU32::new(0)).collect(),
+                owners: (0..banks).map(|_| AtomicU32::new(0)).collect(),
             }
         }
 
@@ -360,7 +360,7 @@ mod tests {
     fn runs_begin_at_multiples_of_their_length_and_do_not_overlap() {
         let world = World::new(320);
         let memory = world.memory();
-        let take = |port, count| memory.take(UnitOwner::port(port), count, |_| {});
+        let take = |port, count| memory.take(BankOwner::port(port), count, |_| {});
         assert_eq!(take(1, 1), Some(0));
         assert_eq!(take(2, 4), Some(4));
         assert_eq!(take(3, 2), Some(2));
@@ -369,8 +369,8 @@ mod tests {
         assert_eq!(take(6, 1), Some(1));
         assert_eq!(take(7, 128), None);
         assert_eq!(take(8, 64), Some(256));
-        memory.give_back(UnitOwner::port(4), 128, 128);
-        memory.give_back(UnitOwner::port(8), 256, 64);
+        memory.give_back(BankOwner::port(4), 128, 128);
+        memory.give_back(BankOwner::port(8), 256, 64);
         assert_eq!(take(9, 128), Some(128));
         assert_eq!(take(9, 256), None);
     }
@@ -380,14 +380,14 @@ mod tests {
         let world = World::new(200);
         let memory = world.memory();
         for port in 0..200 {
-            assert!(memory.take(UnitOwner::port(port), 1, |_| {}).is_some());
+            assert!(memory.take(BankOwner::port(port), 1, |_| {}).is_some());
         }
-        assert_eq!(memory.take(UnitOwner::port(200), 1, |_| {}), None);
-        for unit in [150, 7, 63, 64] {
-            memory.give_back(UnitOwner::port(unit), usize::from(unit), 1);
+        assert_eq!(memory.take(BankOwner::port(200), 1, |_| {}), None);
+        for bank in [150, 7, 63, 64] {
+            memory.give_back(BankOwner::port(bank), usize::from(bank), 1);
             world.hints.low.store(2, Ordering::Relaxed);
-            let again = memory.take(UnitOwner::port(unit), 1, |_| {});
-            assert_eq!(again, Some(u32::from(unit)));
+            let again = memory.take(BankOwner::port(bank), 1, |_| {});
+            assert_eq!(again, Some(u32::from(bank)));
         }
     }
 
@@ -395,7 +395,7 @@ mod tests {
     fn memory_is_noted_once_and_counted_until_it_is_given_up() {
         let world = World::new(256);
         let memory = world.memory();
-        let owner = UnitOwner::port(0);
+        let owner = BankOwner::port(0);
         assert_eq!(memory.take(owner, 128, |_| {}), Some(0));
         memory.note_memory(3, 1);
         let fresh = memory.note_memory(0, 128);

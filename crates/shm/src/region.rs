@@ -1,4 +1,4 @@
-//! A region's tables, as references.
+//! Presents a region's tables as references.
 //!
 //! The one promise that everything here rests on is made in [`Tables::new`]: the
 //! memory is mapped, and all who write it follow this crate's protocols or are dead.
@@ -8,7 +8,7 @@ use crate::chunk::Chunks;
 use crate::owner::{AllocWords, OwnerEntry, OwnerRow};
 use crate::ports::PortsInUse;
 use crate::queue::{Line, PortEntry, Queue};
-use crate::queue_memory::{QueueMemory, UnitHints};
+use crate::queue_memory::{BankHints, QueueMemory};
 use crate::rights::{RightEntry, RightRow};
 use crate::signal::{Fifo, FifoEntry, HandlerEntry, Ranges, RangesLine};
 use crate::trace::{Ring, TraceLine};
@@ -16,7 +16,7 @@ use crate::wait_set::WaitSetEntry;
 use crate::watch::WatchEntry;
 use core::marker::PhantomData;
 use portolan_abi::limits::{
-    LINE, MAX_FIFOS, MAX_PORTS, MAX_SLOT_LINES, MAX_SPACES, MAX_UNITS, MAX_WAIT_SETS, MAX_WATCHES,
+    LINE, MAX_BANKS, MAX_FIFOS, MAX_PORTS, MAX_SLOT_LINES, MAX_SPACES, MAX_WAIT_SETS, MAX_WATCHES,
     PUBLIC_ENTRIES, QUEUE_HEAP, THREAD_LINES,
 };
 use portolan_abi::port::QueuePlace;
@@ -58,7 +58,7 @@ pub struct Header {
     /// Queues: memory that they may have, in whole chunks.
     pub queue_chunks: CounterLine,
     /// Queues: hints about the memory of each width of slot.
-    pub units: [UnitHints; MAX_SLOT_LINES],
+    pub banks: [BankHints; MAX_SLOT_LINES],
     /// Spaces that were ever used: those before it.
     pub spaces: CounterLine,
     /// Entries of ports that were ever used: those before it.
@@ -101,7 +101,7 @@ pub struct HostLine {
 #[repr(C, align(64))]
 pub struct NamesLine {
     /// Goes up whenever a name appears; a futex.
-    pub epoch: AtomicU32,
+    pub changes: AtomicU32,
 }
 
 /// See [`Header::signals`].
@@ -170,7 +170,7 @@ pub struct ThreadLine {
 const _: () = assert!(size_of::<ThreadLine>() as u64 == portolan_abi::region::THREAD_BYTES);
 
 impl ThreadLine {
-    /// As nobody has used it. For whoever makes a space of its entry.
+    /// Sets all counters to zero. Only the space that has just claimed the entry calls it.
     pub fn wipe(&self) {
         let Self {
             sent,
@@ -194,9 +194,9 @@ impl ThreadLine {
     }
 }
 
-/// What a space has outside the region, for observers; only that space writes it while it
-/// lives. Whoever takes the entry writes the first line and the texts, then the state; whoever
-/// works for what it tells of, the counters.
+/// Shows observers a thing that a space has outside the region; only that space writes the entry
+/// while it lives. The thread that takes the entry writes the first line and the texts, then the
+/// state; the threads that serve the shown thing write the counters.
 #[repr(C, align(64))]
 pub struct PublicEntry {
     /// [`portolan_abi::public::PublicState`].
@@ -301,15 +301,15 @@ impl<'r> Ground<'r> {
 
 impl<'r> Ground<'r> {
     /// The queue memory for slots of so many lines.
-    fn units(&self, geometry: &Geometry, header: &'r Header, lines: usize) -> QueueMemory<'r> {
-        let words = MAX_UNITS / 64;
+    fn banks(&self, geometry: &Geometry, header: &'r Header, lines: usize) -> QueueMemory<'r> {
+        let words = MAX_BANKS / 64;
         let bits = (words * size_of::<u64>()) as u64;
-        let taken = geometry.units + (lines as u64 - 1) * Geometry::UNIT_TABLE;
+        let taken = geometry.banks + (lines as u64 - 1) * Geometry::BANK_TABLE;
         QueueMemory::new(
-            &header.units[lines - 1],
+            &header.banks[lines - 1],
             self.table(taken, words),
             self.table(taken + bits, words),
-            self.table(taken + 2 * bits, MAX_UNITS / lines),
+            self.table(taken + 2 * bits, MAX_BANKS / lines),
         )
     }
 }
@@ -344,7 +344,7 @@ pub struct Tables<'r> {
     handlers: &'r [HandlerEntry],
     rights: &'r [RightEntry],
     owners: &'r [OwnerEntry],
-    units: [QueueMemory<'r>; MAX_SLOT_LINES],
+    banks: [QueueMemory<'r>; MAX_SLOT_LINES],
     queues: &'r [Line],
     traces: &'r [Line],
 }
@@ -355,7 +355,7 @@ impl<'r> Tables<'r> {
     /// # Safety
     ///
     /// - `base` is aligned to a page and `geometry.pool` bytes from it are mapped,
-    ///   readable and writable, for as long as `'r`. Readable is enough for whoever
+    ///   readable and writable, for as long as `'r`. Readable is enough for a caller that
     ///   only loads: on the machines we run on, an aligned load of a word is a load,
     ///   whatever its order.
     /// - Every process that maps them writes them only through this crate. This is
@@ -386,7 +386,7 @@ impl<'r> Tables<'r> {
             handlers: ground.table(geometry.handlers, MAX_HANDLERS),
             rights: ground.table(geometry.rights, MAX_SPACES * MAX_PORTS),
             owners: ground.table(geometry.owners, MAX_SPACES * size(geometry.pages())),
-            units: core::array::from_fn(|at| ground.units(&geometry, header, at + 1)),
+            banks: core::array::from_fn(|at| ground.banks(&geometry, header, at + 1)),
             queues: ground.table(geometry.queues, MAX_SLOT_LINES * (size(QUEUE_HEAP) / LINE)),
             traces: ground.table(geometry.traces, MAX_SPACES * TRACE_LINES),
         }
@@ -420,9 +420,9 @@ impl<'r> Tables<'r> {
 
     /// The thread lines of `space`.
     #[inline]
-    pub fn thread_lines(&self, space: u8) -> &'r [ThreadLine] {
-        let first = usize::from(space) * THREAD_LINES;
-        &self.threads[first..first + THREAD_LINES]
+    pub fn thread_lines(&self, space: u8) -> &'r [ThreadLine; THREAD_LINES] {
+        let (all, _) = self.threads.as_chunks();
+        &all[usize::from(space)]
     }
 
     /// The public entries of `space`.
@@ -438,8 +438,8 @@ impl<'r> Tables<'r> {
         RightRow::new(&self.rights[first..first + MAX_PORTS], self.ports)
     }
 
-    /// The trace ring of `space`, of `1 << size` events. Whoever reads or writes it has made
-    /// sure that it has memory.
+    /// The trace ring of `space`, of `1 << size` events. Before the caller reads or writes it, it
+    /// must have made sure that the ring has memory.
     pub fn trace_ring(&self, space: u8, size: u8) -> Ring<'r> {
         let first = usize::from(space) * TRACE_LINES;
         Ring::new(&self.traces[first..first + TRACE_LINES], size)
@@ -515,7 +515,7 @@ impl<'r> Tables<'r> {
 
     /// The queue memory for slots of so many lines.
     pub fn queue_memory(&self, lines: usize) -> Option<&QueueMemory<'r>> {
-        self.units.get(lines.checked_sub(1)?)
+        self.banks.get(lines.checked_sub(1)?)
     }
 }
 

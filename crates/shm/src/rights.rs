@@ -1,4 +1,4 @@
-//! Each space's counts of the rights that it holds.
+//! A right row counts the rights that one space holds.
 //!
 //! A row has one entry a port: how many send rights, and which send-once right, its
 //! space holds. Only that space writes it (the host after its death), so using a

@@ -1,4 +1,5 @@
-//! The status word of a space's entry: who takes the entry, and how it becomes free again.
+//! Changes the status word of a space's entry: a process takes the entry, and the entry becomes
+//! free again.
 //!
 //! ```text
 //!       claim              hand_over               the newcomer

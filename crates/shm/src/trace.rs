@@ -1,4 +1,4 @@
-//! A space's ring of events: what its threads, and its fault handler, recorded last.
+//! A trace ring keeps the events that a space's threads, and its fault handler, recorded last.
 //!
 //! Written by every thread of one space, read by one tracer elsewhere. Nobody waits for
 //! anybody; a writer may be killed, or stopped for ever, at any instruction.
@@ -12,8 +12,8 @@
 //! # Invariants
 //!
 //! - **E1** Numbers are handed out once. Event `p` lies in line `p mod n`, or nowhere.
-//! - **E2** A line's number only grows, and its words are written only by whoever made it
-//!   *busy*. So a line that reads *done(p)* before and after its words were read holds
+//! - **E2** A line's number only grows, and only the writer that made it *busy* writes its
+//!   words. So a line that reads *done(p)* before and after its words were read holds
 //!   event `p` whole.
 //! - **E3** A writer that meets a newer event, or one that a living thread of its space is
 //!   still at, drops its own: it is counted as lost, like one that was overwritten. What
@@ -113,7 +113,7 @@ impl<'r> Ring<'r> {
                 Err(now) => found = now,
             }
         }
-        // Pairs with the reader's fence: whoever reads one of our words finds the line busy.
+        // Pairs with the reader's fence: a reader of one of our words finds the line busy.
         fence(Ordering::Release);
         for (to, word) in line[1..].iter().zip(words) {
             to.store(*word, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Ready bits of many ports, summarised upwards.
+//! Summarises the ready bits of many members upwards, so that one look finds a ready one.
 //!
 //! ```text
 //!  summit:            1 word, one bit for 64 ridges' worth
@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A sender that wakes a port in a wait set sets its leaf bit, then the bits above,
-//! then rings the doorbell: a cost that does not grow with the number of members.
+//! then changes the doorbell and wakes the set: a cost that does not grow with the number of members.
 //! The waiter clears a word before it looks below it, so a bit set meanwhile shows
 //! up again (no wake-up is lost; a spurious one is possible).
 

@@ -1,4 +1,4 @@
-//! Watches: entries that say who wants to be told when a port has died.
+//! A watch entry says which port wants to be told when another port has died.
 //!
 //! ```text
 //! free --take--> being written --arm--> armed --fire--> fired
@@ -8,8 +8,8 @@
 //!
 //! - **N1** An exchange that expects one watch never changes a later one: the state counts how
 //!   often the entry was taken.
-//! - **N2** A watch that fires is told of by whoever fired it, after it fired; by the host, if that
-//!   one has died.
+//! - **N2** The space that fires a watch tells its receiver afterwards; if that space has died, the
+//!   host does.
 
 use crate::atomic::{AtomicU64, Ordering};
 

@@ -154,7 +154,8 @@ fn a_newcomer_that_two_admit_enters_once() {
             let entered = first.is_some_and(|w| domain.arrive(w, 10));
             let (by_host, by_member) = (host.join().unwrap(), member.join().unwrap());
             let entered = entered || by_member.is_some_and(|w| domain.arrive(w, 10));
-            // Whoever admitted it undoes what the newcomer has not entered, its connection ended.
+            // Each that admitted it frees the entry that the newcomer has not entered: the
+            // newcomer's connection has ended.
             for (index, incarnation) in [by_host, by_member].into_iter().flatten() {
                 let (joining, free) = (SpacePhase::Joining, SpacePhase::Free);
                 space::step(&domain.entries[index].status, incarnation, joining, free);

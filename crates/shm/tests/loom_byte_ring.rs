@@ -1,4 +1,4 @@
-//! A byte ring's two sides, each of which sleeps, and is rung for.
+//! A byte ring's two sides, each of which sleeps, and is woken for.
 //!
 //! ```sh
 //! RUSTFLAGS="--cfg loom" cargo test -p portolan-shm --release --target-dir target/loom \
@@ -19,31 +19,31 @@ use support::explore;
 /// The socket: a ring stays in it until somebody takes it.
 #[derive(Default)]
 struct Bell {
-    rung: Mutex<bool>,
+    woken: Mutex<bool>,
     sleeper: Condvar,
 }
 
 impl Bell {
-    fn ring_if(&self, owed: bool) {
+    fn wake_if(&self, owed: bool) {
         if owed {
-            *self.rung.lock().unwrap() = true;
+            *self.woken.lock().unwrap() = true;
             self.sleeper.notify_one();
         }
     }
 
-    /// Sleeps until rung, if it says so. A ring that nobody owes is a deadlock, which the
+    /// Sleeps until woken, if it says so. A wake that is not sent is a deadlock, which the
     /// model finds.
     fn sleep_if(&self, armed: bool) {
         if armed {
-            let mut rung = self.rung.lock().unwrap();
-            while !std::mem::take(&mut *rung) {
-                rung = self.sleeper.wait(rung).unwrap();
+            let mut woken = self.woken.lock().unwrap();
+            while !std::mem::take(&mut *woken) {
+                woken = self.sleeper.wait(woken).unwrap();
             }
         }
     }
 }
 
-/// What the two share: a byte ring of one line, and how they ring.
+/// What the two sides share: a byte ring of one line, and two bells for wakes.
 struct Shared {
     page: Vec<AtomicU64>,
     ring: Vec<AtomicU64>,
@@ -68,7 +68,7 @@ impl Shared {
         for byte in all {
             loop {
                 let passed = writer.push(&ring, &[*byte; 8]).unwrap();
-                self.for_reader.ring_if(passed.wake);
+                self.for_reader.wake_if(passed.wake);
                 if passed.bytes > 0 {
                     break;
                 }
@@ -85,7 +85,7 @@ impl Shared {
             let mut out = [0; 8];
             loop {
                 let passed = reader.pull(&ring, &mut out).unwrap();
-                self.for_writer.ring_if(passed.wake);
+                self.for_writer.wake_if(passed.wake);
                 if passed.bytes > 0 {
                     break;
                 }

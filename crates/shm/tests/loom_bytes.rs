@@ -26,8 +26,8 @@ fn use_bytes(bytes: &AtomicU64, by: u8) {
     bytes.store(by.into(), Ordering::Relaxed);
 }
 
-/// O4: who allocates an extent has its bytes to itself: whoever freed it, in another space,
-/// has done with them.
+/// O4: a space that allocates an extent alone uses its bytes: the space that freed it does not
+/// touch them any more.
 #[test]
 fn the_bytes_of_a_freed_extent_are_its_next_holders() {
     explore("use, free, allocate, use", 3, || {
@@ -50,8 +50,8 @@ fn the_bytes_of_a_freed_extent_are_its_next_holders() {
     });
 }
 
-/// O4: who takes an extent out of a message has its bytes to itself, and so has whoever
-/// allocates it then.
+/// O4: a space that takes an extent out of a message alone uses its bytes, and so does the space
+/// that allocates the extent afterwards.
 #[test]
 fn the_bytes_of_a_message_are_its_takers() {
     explore("send, take, free, allocate", 3, || {
@@ -108,8 +108,8 @@ fn the_bytes_of_an_extent_that_was_cut_anew_are_its_allocators() {
             cut(1, small);
             let allocator = thread::spawn(move || {
                 let (row, page) = (OwnerRow::new(&rows[1], 2), Chunks::first_page(1));
-                // Whoever allocates then looks at the chunk's word, and may still see how that was
-                // at first. Loom cannot: it keeps seven stores of a word. So it is left out.
+                // An allocator then looks at the chunk's word, and may still see its first value.
+                // Loom cannot: it keeps seven stores of a word. So that look is left out.
                 if alloc.allocate(&row, page, Born::at(0)).is_some() {
                     use_bytes(bytes, 2);
                 }

@@ -183,7 +183,7 @@ fn a_receiver_dies_before_one_that_waits() {
     });
 }
 
-/// Whoever receives next, after a receiver that died, finds its place.
+/// The next receiver, after one that died, finds its place.
 #[test]
 fn another_receiver_goes_on() {
     explore_deaths("receiver, another goes on", 2, |k| {
@@ -336,7 +336,7 @@ fn a_cutter_dies() {
             let other = other.join().unwrap();
             let word = pool.chunks().read(1);
             if other.is_some() {
-                assert_eq!((word.r#use, word.home), (ChunkUse::Taking, 2));
+                assert_eq!((word.r#use, word.cache_owner), (ChunkUse::Taking, 2));
                 pool.chunks().abandon(1, 1);
             }
             if died && pool.chunks().read(0).r#use == ChunkUse::Head {
@@ -423,17 +423,17 @@ fn one_that_gives_memory_back_dies() {
             }
             taker.join().unwrap();
             let word = chunks.read(0);
-            assert_eq!((word.r#use, word.home), (ChunkUse::Free, 0));
+            assert_eq!((word.r#use, word.cache_owner), (ChunkUse::Free, 0));
             assert_eq!(word.populated, memory.load(Ordering::Relaxed) == 1);
             died
         })
     });
 }
 
-/// The home of a chunk dies while another space gives the chunk back, in vain or not.
+/// The cache owner of a chunk dies while another space gives the chunk back, in vain or not.
 #[test]
-fn a_home_dies_under_a_giver() {
-    explore_deaths("home", 3, |k| {
+fn a_cache_owner_dies_under_a_giver() {
+    explore_deaths("cache_owner", 3, |k| {
         with(Pool::new(), |pool| {
             pool.cut(1, 0, RUN);
             let victim = thread::spawn(move || after(k, || pool.allocate(1, 0, RUN)).is_none());
@@ -448,7 +448,9 @@ fn a_home_dies_under_a_giver() {
             pool.audit();
             let word = pool.chunks().read(0);
             assert!(
-                !died || (word.home == 0 && matches!(word.r#use, ChunkUse::Head | ChunkUse::Free)),
+                !died
+                    || (word.cache_owner == 0
+                        && matches!(word.r#use, ChunkUse::Head | ChunkUse::Free)),
                 "{word:?}"
             );
             died
@@ -485,7 +487,7 @@ fn a_raiser_dies() {
                 let died = victim.join().unwrap();
                 if died {
                     raise();
-                    // The dead may have rung without waking.
+                    // The dead may have changed the doorbell without waking.
                     futex.wake();
                 }
                 assert_eq!(waiter.join().unwrap(), [70]);

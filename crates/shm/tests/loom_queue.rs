@@ -320,7 +320,7 @@ fn no_room_is_slept_over_by_two() {
     });
 }
 
-/// Whoever finds a message taken finds what its receiver noted before. The receiver lives,
+/// A process that finds a message taken finds what its receiver noted before. The receiver lives,
 /// so nothing but the queue orders the two.
 fn look_for_a_taken_one(port: &Port, position: u64, noted: &AtomicU64) {
     let state = port.queue().slot(position).state(Ordering::Acquire);

@@ -1,4 +1,4 @@
-//! Queue memory under the model checker: binders that take and give back units, one of them
+//! Queue memory under the model checker: binders that take and give back banks, one of them
 //! dead at any step, and a sender that comes when its port's memory is another port's.
 //!
 //! ```sh
@@ -16,20 +16,20 @@ use portolan_abi::slot::SlotState;
 use portolan_shm::atomic::death::after;
 use portolan_shm::atomic::{AtomicU32, AtomicU64, Ordering};
 use portolan_shm::queue::{CloseStep, Cursor, Line, Next, PortEntry, Published, Queue, Spot};
-use portolan_shm::queue_memory::{QueueMemory, UnitHints, UnitOwner};
+use portolan_shm::queue_memory::{BankHints, BankOwner, QueueMemory};
 use support::{explore, explore_deaths, with};
 
-const UNITS: usize = 4;
+const BANKS: usize = 4;
 
-/// The words of four units, what each of three ports has named, and who uses a unit now.
+/// The words of four banks, what each of three ports has named, and who uses a bank now.
 #[derive(Default)]
 struct Heap {
-    hints: UnitHints,
+    hints: BankHints,
     taken: [AtomicU64; 1],
     memory: [AtomicU64; 1],
-    owners: [AtomicU32; UNITS],
+    owners: [AtomicU32; BANKS],
     named: [AtomicU64; 3],
-    users: [AtomicU32; UNITS],
+    users: [AtomicU32; BANKS],
 }
 
 impl Heap {
@@ -37,11 +37,11 @@ impl Heap {
         QueueMemory::new(&self.hints, &self.taken, &self.memory, &self.owners)
     }
 
-    /// As a binder does; the first unit.
+    /// As a binder does; the first bank.
     fn take(&self, port: u16, count: usize) -> Option<usize> {
         let named = &self.named[usize::from(port)];
-        let name = |unit| named.store(u64::from(unit) << 8 | count as u64, Ordering::Release);
-        let first = self.memory().take(UnitOwner::port(port), count, name)?;
+        let name = |bank| named.store(u64::from(bank) << 8 | count as u64, Ordering::Release);
+        let first = self.memory().take(BankOwner::port(port), count, name)?;
         let first = usize::try_from(first).unwrap();
         self.memory().note_memory(first, count);
         Some(first)
@@ -50,7 +50,7 @@ impl Heap {
     /// Uses a run that it has, and gives it back: nobody else uses any of it meanwhile.
     fn use_and_give_back(&self, port: u16, first: usize, count: usize, empty: bool) {
         for user in &self.users[first..first + count] {
-            assert_eq!(user.swap(1, Ordering::Relaxed), 0, "two use one unit");
+            assert_eq!(user.swap(1, Ordering::Relaxed), 0, "two use one bank");
         }
         for user in &self.users[first..first + count] {
             user.store(0, Ordering::Relaxed);
@@ -58,7 +58,7 @@ impl Heap {
         if empty {
             self.memory().note_empty(first, count);
         }
-        self.memory().give_back(UnitOwner::port(port), first, count);
+        self.memory().give_back(BankOwner::port(port), first, count);
     }
 
     /// The host: gives back what a dead binder had, which its entry leads to (U2).
@@ -67,29 +67,29 @@ impl Heap {
         let (first, count) = (named >> 8, named & 0xff);
         let first = usize::try_from(first).unwrap();
         let count = usize::try_from(count).unwrap();
-        self.memory().give_back(UnitOwner::port(port), first, count);
+        self.memory().give_back(BankOwner::port(port), first, count);
     }
 
-    /// Nothing is lost: every unit can be taken, at once and one by one.
+    /// Nothing is lost: every bank can be taken, at once and one by one.
     fn is_whole(&self) {
         assert_eq!(
             self.taken[0].load(Ordering::SeqCst),
             0,
-            "bits of free units"
+            "bits of free banks"
         );
-        assert_eq!(self.take(2, UNITS), Some(0));
-        self.use_and_give_back(2, 0, UNITS, true);
+        assert_eq!(self.take(2, BANKS), Some(0));
+        self.use_and_give_back(2, 0, BANKS, true);
         assert_eq!(self.memory().with_memory(), 0);
-        for unit in 0..UNITS {
-            assert_eq!(self.take(2, 1), Some(unit));
+        for bank in 0..BANKS {
+            assert_eq!(self.take(2, 1), Some(bank));
         }
-        (0..UNITS).for_each(|unit| self.use_and_give_back(2, unit, 1, true));
+        (0..BANKS).for_each(|bank| self.use_and_give_back(2, bank, 1, true));
     }
 }
 
-/// U1, U3: of binders that want the same units, each gets its own.
+/// U1, U3: of binders that want the same banks, each gets its own.
 #[test]
-fn no_unit_has_two_owners() {
+fn no_bank_has_two_owners() {
     explore("two binders", 3, || {
         with(Heap::default(), |heap| {
             let other = thread::spawn(|| {
@@ -134,7 +134,7 @@ fn a_binder_dies() {
                     .iter()
                     .for_each(|user| user.store(0, Ordering::Relaxed));
             }
-            assert!(heap.memory().has(UnitOwner::port(1), live, 1));
+            assert!(heap.memory().has(BankOwner::port(1), live, 1));
             heap.use_and_give_back(1, live, 1, true);
             heap.is_whole();
             died
@@ -152,7 +152,7 @@ fn a_host_dies_over_a_dead_binder() {
             let live = heap.take(1, 1).unwrap();
             let died = host.join().unwrap();
             heap.reclaim(0);
-            assert!(heap.memory().has(UnitOwner::port(1), live, 1));
+            assert!(heap.memory().has(BankOwner::port(1), live, 1));
             heap.use_and_give_back(1, live, 1, true);
             heap.is_whole();
             died

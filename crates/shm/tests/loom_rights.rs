@@ -307,7 +307,7 @@ fn a_taker_that_dies_leaves_a_count_that_is_put_right() {
     });
 }
 
-/// G1: whoever joins in time keeps the segment; if it comes too late it knows.
+/// G1: a joiner that comes in time keeps the segment; one that comes too late finds out.
 #[test]
 fn who_joins_a_segment_in_time_keeps_it() {
     explore("join, close", 6, || {
@@ -431,7 +431,7 @@ fn counts_of_a_row_add_up() {
     });
 }
 
-/// N1: whoever fires a watch that was dropped and armed anew meanwhile fires nothing.
+/// N1: a process that fires a watch that was dropped and armed anew meanwhile fires nothing.
 #[test]
 fn a_watch_is_not_fired_for_an_earlier_one() {
     explore("fire, drop, arm", 3, || {

@@ -38,7 +38,7 @@ impl World {
             Pushed::Done => true,
             Pushed::Wake => {
                 self.fifo()
-                    .rouse(|control| self.futex.ring(&control.doorbell));
+                    .rouse(|control| self.futex.change_and_wake(&control.doorbell));
                 true
             }
             Pushed::Full => false,
@@ -142,7 +142,7 @@ fn a_sender_dies() {
             over.store(died, Ordering::SeqCst);
             if died {
                 // The host wakes whom the dead may have owed a wake.
-                world.futex.ring(&world.entry.control.doorbell);
+                world.futex.change_and_wake(&world.entry.control.doorbell);
             }
             let (got, mut head) = reader.join().unwrap();
             assert!(died || got == Some(10));
@@ -283,7 +283,7 @@ impl Shared {
         Fifo::new(&self.fifos[index as usize]).unwrap()
     }
 
-    /// As whoever signals does (S5): one push for all handlers of a FIFO, and another one for
+    /// Signals as the library does (S5): one push for all handlers of a FIFO, and another one for
     /// each that has moved since.
     fn signal(&self) {
         let mut group = vec![];
@@ -374,8 +374,8 @@ fn who_moves_to_where_the_signal_was_read_already_is_told_again() {
     });
 }
 
-/// A handler is added, and given up, although somebody else has the lock, who brings the table in
-/// order meanwhile: whoever signals after it was added finds it once.
+/// A handler is added, and given up, while another thread has the lock and brings the table in
+/// order: a sender that signals after it was added finds it once.
 struct Unlisted {
     line: RangesLine,
     places: Vec<portolan_shm::atomic::AtomicU64>,

@@ -83,7 +83,7 @@ fn writers_a_lap_apart_do_not_mix() {
                 ring(lines).record(1, &event(8))
             });
             let (slow, fast) = (slow.join().unwrap(), fast.join().unwrap());
-            // At most one drops: whoever came second to the line.
+            // At most one writer drops its event: the second at the line.
             assert!(slow || fast);
             let mut reader = Reader::new(0);
             let mut seen = Vec::new();

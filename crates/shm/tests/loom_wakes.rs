@@ -9,7 +9,7 @@
 //!
 //! A sleeper that nobody wakes is a deadlock, which loom finds. Where only one could make a wake
 //! there is none of these models: nobody but a port's receiver makes room in its queue, and
-//! nobody but the other process rings in a byte ring. What becomes of their sleepers when they
+//! only the other process wakes a side of a byte ring. What becomes of their sleepers when they
 //! die is in `loom_death` and in the control socket of a connection.
 #![cfg(loom)]
 
@@ -263,7 +263,7 @@ impl Listener {
         match self.fifo().push(offset) {
             Pushed::Done => {}
             Pushed::Wake => self.fifo().rouse(|control: &FifoControl| {
-                self.futex.ring(&control.doorbell);
+                self.futex.change_and_wake(&control.doorbell);
             }),
             Pushed::Full => panic!("there is room for two"),
         }

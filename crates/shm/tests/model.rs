@@ -66,7 +66,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 struct History<'r> {
-    queue: Queue<'r>,
+    queue: &'r Queue<'r>,
     spots: &'r [Spot],
     cursor: Cursor,
     by_urgency: bool,
@@ -136,7 +136,7 @@ impl History<'_> {
             Step::Disarm => self.disarm(),
             Step::Resume => {
                 self.disarm();
-                self.cursor = Cursor::resume(&self.queue);
+                self.cursor = Cursor::resume(self.queue);
             }
             Step::Reopen => self.reopen(),
             Step::Claim(_) => {}
@@ -229,7 +229,7 @@ impl History<'_> {
             Err(ClaimError::Closed)
         ));
         self.queue.open(retired);
-        self.cursor = Cursor::resume(&self.queue);
+        self.cursor = Cursor::resume(self.queue);
     }
 
     /// All is taken, and every slot can be used again.
@@ -264,7 +264,7 @@ fn history(slots: usize, by_urgency: bool, steps: &[Step]) {
     queue.open(0);
     let spots: [Spot; SENDERS] = Default::default();
     let mut history = History {
-        queue,
+        queue: &queue,
         spots: &spots,
         cursor: Cursor::resume(&queue),
         by_urgency,

@@ -27,7 +27,7 @@ impl Futex {
         }
     }
 
-    fn ring(&self, word: &AtomicU32) {
+    fn change_and_wake(&self, word: &AtomicU32) {
         word.fetch_add(1, Ordering::SeqCst);
         drop(self.lock.lock().unwrap());
         self.sleepers.notify_all();
@@ -77,7 +77,7 @@ fn run(slots: usize, stall: u64, sleep: bool) {
                 (0..4).for_each(|_| thread::yield_now());
             }
             if claim.publish() == Published::Wake {
-                bell.ring(&entry.sleep.doorbell);
+                bell.change_and_wake(&entry.sleep.doorbell);
             }
         }
     };
@@ -89,7 +89,7 @@ fn run(slots: usize, stall: u64, sleep: bool) {
         let mut next = [0; SENDERS as usize];
         let wake = |woken| {
             if woken == Woken::Senders {
-                room.ring(&entry.room.room);
+                room.change_and_wake(&entry.room.room);
             }
         };
         while next.iter().sum::<u64>() < u64::from(SENDERS) * MESSAGES {

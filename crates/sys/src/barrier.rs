@@ -1,4 +1,4 @@
-//! Barriers in other processes: what lets one side of a pair do without its own.
+//! Makes barriers in other processes, so that one side of a pair can do without its own.
 //!
 //! ```text
 //! the one, often:   store a; (nothing)               ; load b
@@ -6,8 +6,8 @@
 //! ```
 //!
 //! At least one of them sees the other's store, as if both had made a full barrier: the
-//! kernel has every processor make one that runs a thread of a process that has
-//! [`allowed`] it, and whoever runs later has made one by then (`membarrier`, the
+//! kernel makes a barrier on every processor that runs a thread of a process that has
+//! [`allowed`] it, and a thread that runs later has made one by then (`membarrier`, the
 //! global expedited command). The seldom side pays a system call, and an interrupt for each
 //! such processor.
 
@@ -71,13 +71,13 @@ pub fn allow_now() -> bool {
 fn allow() {
     let done = membarrier(MembarrierCommand::RegisterGlobalExpedited);
     let state = if done.is_ok() { ALLOWED } else { REFUSED };
-    // Release: whoever sees it comes after the registration.
+    // Release: a thread that sees `ALLOWED` comes after the registration.
     STATE.store(state, Ordering::Release);
 }
 
-/// Has every thread that runs, of every process that has allowed it, make a full barrier;
-/// whoever does not run has made one. `false` if the kernel, or a filter of system calls,
-/// does not let us.
+/// Makes a full barrier in every running thread of every process that has allowed it; a thread
+/// that does not run has made one. `false` if the kernel, or a filter of system calls, does not
+/// let us.
 pub fn everywhere() -> bool {
     membarrier(MembarrierCommand::GlobalExpedited).is_ok()
 }

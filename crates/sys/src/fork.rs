@@ -1,4 +1,4 @@
-//! What a forked child must let go of.
+//! Closes what a forked child must not keep, and lets it notice that it is one.
 //!
 //! A child made by `fork` has copies of our descriptors and of our variables, but not
 //! our threads, and not the mappings marked "not in children". It has to notice before

@@ -1,7 +1,7 @@
-//! Sleeping until a shared word changes.
+//! Puts a thread to sleep until a shared word changes.
 //!
 //! The words may be shared between processes (no `FUTEX_PRIVATE_FLAG`). A sleeper gives
-//! the value that it saw last; whoever changes the word wakes the sleepers afterwards.
+//! the value that it saw last; a thread that changes the word must wake the sleepers afterwards.
 
 use std::num::NonZeroU32;
 use std::sync::atomic::AtomicU32;

@@ -1,4 +1,4 @@
-//! Linux mechanisms for Portolan, without policy.
+//! This crate wraps Linux mechanisms for Portolan, without policy.
 //!
 //! Every function here does one thing to the kernel and reports what happened.
 //! Which memory to map, when to sleep, whom to trust and what to do about a death

@@ -1,4 +1,4 @@
-//! Monitor-wait: waiting, without the kernel, until a cache line is written.
+//! Waits, without the kernel, until a cache line is written (monitor-wait).
 //!
 //! The processor watches one line and stops until it is written; a sibling thread has the
 //! core meanwhile, and a core alone saves power. Intel has `umonitor` and `umwait`

@@ -1,4 +1,4 @@
-//! A window of shared memory for benchmarks and tests.
+//! A window is shared memory for benchmarks and tests.
 //!
 //! The window's bytes are plain data that any process holding the descriptor may write
 //! at any time. The copying functions move them with ordinary loads and stores: what

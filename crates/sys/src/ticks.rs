@@ -1,4 +1,4 @@
-//! The processor's own clock, for measuring pieces of code of a few nanoseconds.
+//! Reads the processor's own clock, to measure pieces of code of a few nanoseconds.
 //!
 //! On x86-64 it is the time stamp counter, which is the same in all processors where the
 //! kernel uses it as its clock. It may count in steps: on some machines ten nanoseconds at

@@ -1,4 +1,4 @@
-//! Deadlines in the forms that system calls take.
+//! Converts deadlines into the forms that system calls take.
 
 use std::time::{Duration, Instant};
 

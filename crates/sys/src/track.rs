@@ -1,4 +1,4 @@
-//! Which pages of a range were written, without a fault handler.
+//! Finds the pages of a range that were written, without a fault handler.
 //!
 //! The kernel write-protects the range; the first store to a page takes the protection off
 //! by itself, in the kernel, and so leaves a mark. Asking for the marks puts the protection
@@ -16,7 +16,7 @@
 //!
 //! - **T1** A store is reported by the first [`Tracker::take_written`] that begins after it,
 //!   or by an earlier one that ran beside it.
-//! - **T2** Whoever reads a page after it was reported sees at least the stores that were
+//! - **T2** A read of a page after it was reported sees at least the stores that were
 //!   made before the report; a store after it is reported again.
 //!
 //! Stores by system calls count, stores through other mappings of the same memory do not.

@@ -1,8 +1,8 @@
-//! Upcalls: code that a signal makes run on a chosen thread, whatever that does.
+//! Makes upcalls: a Unix signal interrupts a chosen thread, and a function runs there.
 //!
-//! A thread registers a [`Callee`]. Whoever sends that thread the signal has it run there,
-//! in the signal's handler. It never runs twice at once, and never beside a change that
-//! its owner makes: a call that comes meanwhile is made up for.
+//! A thread registers a [`Callee`]. When that thread gets the signal, the signal's handler calls
+//! it. It never runs twice at once, and never beside a change that its owner makes: a signal that
+//! comes meanwhile has it called afterwards.
 //!
 //! ```text
 //! gate:   open <---> busy ---> busy, and called meanwhile ---> (run again, or raise again)
@@ -10,18 +10,18 @@
 //!
 //! # Invariants
 //!
-//! - **U1** Whoever touches a callee has its gate: the handler by one exchange, never
-//!   waiting; the owner by waiting, with the signal blocked in its own thread. So the
-//!   handler never waits for the thread that it interrupted.
-//! - **U2** A handler that finds the gate busy leaves a note there, and whoever has the gate
-//!   acts on it when it leaves. So no call is lost.
+//! - **U1** Only the holder of a callee's gate touches the callee. The handler takes the gate by
+//!   one exchange and never waits; the owner waits for it, with the signal blocked in its own
+//!   thread. So the handler never waits for the thread that it interrupted.
+//! - **U2** A handler that finds the gate busy leaves a note there, and the gate's holder acts on
+//!   it when it leaves. So no call is lost.
 //! - **U3** A node is never freed, only used again: the handler walks the list of nodes
 //!   without a lock.
-//! - **U4** When a thread ends its nodes are nobody's: another thread that gets its id does
+//! - **U4** When a thread ends its nodes belong to no thread: another thread that gets its id does
 //!   not run them. Their callees are told.
 //!
-//! The handler is installed once for each number and never taken out; whoever handled that
-//! signal before is still called (`signal-hook-registry`).
+//! The handler is installed once for each number and never taken out; an earlier handler of that
+//! signal is still called (`signal-hook-registry`).
 
 use std::cell::{Cell, UnsafeCell};
 use std::io;
@@ -92,14 +92,14 @@ struct Node {
     /// What it is called by.
     signal: AtomicI32,
     gate: AtomicU32,
-    /// Touched by whoever has the gate (U1).
+    /// Touched by the gate's holder alone (U1).
     callee: UnsafeCell<Option<NonNull<dyn Callee>>>,
     /// Written before the node is reachable.
     next: AtomicPtr<Node>,
 }
 
 // SAFETY:
-// - The callee, which is `Send`, is touched only by whoever has the gate (U1).
+// - Only the gate's holder touches the callee, which is `Send` (U1).
 unsafe impl Sync for Node {}
 
 const FREE: u32 = 0;
@@ -402,7 +402,7 @@ fn vacant() -> &'static Node {
     let mut head = NODES.load(Ordering::Relaxed);
     loop {
         node.next.store(head, Ordering::Relaxed);
-        // Release: whoever finds it finds what is in it.
+        // Release: a handler that finds the node finds what is in it.
         match NODES.compare_exchange(head, node, Ordering::Release, Ordering::Relaxed) {
             Ok(_) => return node,
             Err(now) => head = now,

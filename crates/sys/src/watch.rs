@@ -1,4 +1,4 @@
-//! Waiting for many descriptors, timers and Unix signals at once, by change.
+//! A watch waits for many descriptors, timers and Unix signals at once, by change.
 //!
 //! A [`Watch`] is an epoll: each descriptor that is added has a number, and
 //! [`wait`](Watch::wait) says the numbers of those where something is new. Timers
@@ -233,8 +233,8 @@ impl AsFd for Alarm {
 
 /// A Unix signal of this process as a descriptor: readable once it came.
 ///
-/// Whoever handled it before is still called; if nobody did, the signal does what
-/// it does by default no more, also after this is dropped.
+/// An earlier handler of the signal is still called. If there was none, the signal's default
+/// action is off from here on, also after this is dropped.
 ///
 /// # Examples
 ///

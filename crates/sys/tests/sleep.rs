@@ -153,7 +153,7 @@ fn a_bell_that_was_disarmed_or_dropped_takes_no_wake() {
             bell.disarm().unwrap();
             assert!(!readable(&bell, Some(Instant::now())));
         }
-        // One that has rung.
+        // One that has fired.
         bell.arm(&word, 1).unwrap();
         assert!(readable(&bell, None));
         bell.disarm().unwrap();
@@ -194,8 +194,8 @@ fn an_idle_bell_uses_no_processor() {
 }
 
 #[test]
-fn epoll_wakes_for_a_bell_that_another_process_rings() {
-    let test = "epoll_wakes_for_a_bell_that_another_process_rings";
+fn epoll_wakes_for_a_bell_that_another_process_fires() {
+    let test = "epoll_wakes_for_a_bell_that_another_process_fires";
     if let Some(role) = support::role() {
         let window = Window::from_fd(support::open_role(&role)).unwrap();
         for round in 1..=50 {
@@ -234,7 +234,7 @@ fn epoll_wakes_for_a_bell_that_another_process_rings() {
 }
 
 #[test]
-fn a_bell_armed_by_a_thread_that_ended_still_rings() {
+fn a_bell_armed_by_a_thread_that_ended_still_fires() {
     let word = AtomicU32::new(0);
     for bell in bells() {
         let mut bell = std::thread::scope(|scope| {

@@ -119,7 +119,7 @@ fn no_store_is_missed_while_it_is_asked() {
                 for page in 0..COUNTED {
                     window.word(page * PAGE / 8).fetch_add(1, Ordering::Relaxed);
                 }
-                // Release: the stores of the round, for whoever sees its number.
+                // Release: a thread that sees the round's number sees its stores.
                 rounds.fetch_add(1, Ordering::Release);
             }
         });

@@ -108,7 +108,7 @@ fn bytes_reach_a_process_that_handed_over_its_memory() {
     let remote = |address, len| Remote { address, len };
     let one = [remote(to + 6, 0), remote(to + 6, 1)];
     process::write_memory(pid, &[IoSlice::new(&byte)], &one).unwrap();
-    // Seven ones in three words; whoever garbles them has another sum.
+    // Seven ones in three words; a copy that garbles them has another sum.
     assert_eq!(
         exporter.ask(b"sum"),
         0x0100_0000_0000_0000 + 0x0000_0101_0101_0101

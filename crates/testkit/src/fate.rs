@@ -1,4 +1,4 @@
-//! What happens to a process at a mark (`mark!` of `portolan-shm`).
+//! Decides what happens to a process at a mark (`mark!` of `portolan-shm`).
 //!
 //! Its test hands over how a hook for all marks is installed, `portolan_shm::mark::install`, which
 //! there is with the feature `marks` alone.

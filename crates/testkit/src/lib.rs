@@ -1,5 +1,5 @@
-//! What the tests of several crates share: further processes of the same test program, names that
-//! no other test has, and how long a test waits.
+//! This crate holds what the tests of several crates share: further processes of the same test
+//! program, names that no other test has, and how long a test waits.
 //!
 //! | file | holds |
 //! |---|---|

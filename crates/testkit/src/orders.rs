@@ -1,4 +1,4 @@
-//! Another process of a test, told what to do line by line.
+//! Orders tell another process of a test what to do, line by line.
 //!
 //! It runs one test, which calls [`obey`] and does nothing else.
 
@@ -144,8 +144,8 @@ impl Drop for Copied {
     }
 }
 
-/// The same as `fork`, but nobody is told who wants to be: neither the C library, nor whoever
-/// has it let go of descriptors.
+/// The same as `fork`, but without the fork handlers: neither the C library's run, nor those by
+/// which a library closes its descriptors in the child.
 fn copy() -> libc::c_long {
     // SAFETY:
     // - Like `fork`: a copy of this process, on a copy of this stack.

@@ -1,5 +1,5 @@
-//! This program again, as another process, told to run one test, which does nothing unless it was
-//! started from here.
+//! Starts this program again, as another process, which runs one test. That test does nothing
+//! unless it was started from here.
 
 use portolan_sys::process::{PidFd, Signal, signal};
 use std::io;

@@ -1,4 +1,4 @@
-//! Waiting for what must come about.
+//! Waits until a condition holds.
 
 use std::time::{Duration, Instant};
 

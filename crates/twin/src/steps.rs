@@ -1,4 +1,4 @@
-//! One structure with every collection in it, and what is done to it, step by step.
+//! Builds one structure with every collection in it, and changes it step by step.
 
 use portolan::Handover;
 use portolan::structure::{Arena, Boxed, List, Map, NoRoom, Text, Tree};

@@ -13,8 +13,8 @@ use portolan::{
 };
 use portolan_abi::FORMAT_VERSION;
 use portolan_abi::bridge::{Answer, Ask, DESCRIPTORS, Denied, Granted, connection_bytes};
+use portolan_abi::connect::OfferKind;
 use portolan_abi::limits::{MAX_EXTENTS, MAX_HEADER, PAGE};
-use portolan_abi::visit::OfferKind;
 use portolan_sys::socket::{self, Address};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Mutex, OnceLock};
@@ -125,7 +125,7 @@ impl Place {
         }
     }
 
-    /// Whoever follows the rules is not hurt by those who do not.
+    /// An honest client is still served.
     fn serves_others(&mut self) {
         let hello = || Message::new(HELLO).unwrap_or_default();
         if let Err(error) = self.rights[0].send(hello(), long()) {

@@ -140,7 +140,7 @@ impl Play {
         Ok(())
     }
 
-    /// Whoever finds something does not sleep; whoever sleeps has said so.
+    /// A side that finds bytes or room does not sleep; a side that sleeps has said so.
     fn sleep(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
         let ring = ByteRing::new(&self.page, self.index, &self.ring);
         let says = |word: usize| self.page[self.index * STRIDE + word].load(Relaxed) != 0;

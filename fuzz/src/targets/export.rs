@@ -1,7 +1,7 @@
 //! An importer that follows no rule attacks exported memory: it writes its notification page as a
 //! file, and asks the host for arbitrary copies. The domain and the socket are real.
 
-use crate::stranger::{accepted, address, by, descriptor, long, taken, until, visit};
+use crate::stranger::{accepted, address, by, connect, descriptor, long, taken, until};
 use arbitrary::{Result, Unstructured};
 use portolan::vmmc::{
     Export, ExportMemory, ExportOptions, Import, Notification, Notifications, OrdinaryMemory,
@@ -9,10 +9,10 @@ use portolan::vmmc::{
 };
 use portolan::{Domain, Permissions};
 use portolan_abi::FORMAT_VERSION;
+use portolan_abi::connect::{ConnectAnswer, OfferKind};
 use portolan_abi::delegate::{Act, Capability, Outcome, PARTS, Ready, Reply, Request, STAGING};
 use portolan_abi::limits::PAGE;
-use portolan_abi::visit::{OfferKind, VisitAnswer};
-use portolan_abi::vmmc::{Answer, Ask, DESCRIPTORS, RING, Way, notification_page};
+use portolan_abi::vmmc::{Answer, Ask, DESCRIPTORS, WAKE, Way, notification_page};
 use portolan_sys::socket::{self, Address};
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -82,11 +82,11 @@ pub(super) fn run(data: &[u8]) {
     let mut place = taken(&PLACE, Place::make);
     let mut u = Unstructured::new(data);
     // It ends where the bytes do.
-    let _ = place.visit(&mut u);
+    let _ = place.connect(&mut u);
 }
 
 impl Place {
-    fn visit(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
+    fn connect(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
         let which = usize::from(u.arbitrary::<bool>()?);
         let Some(socket) = accepted(&self.address, OfferKind::Export, EXPORTS[which]) else {
             return Ok(());
@@ -98,7 +98,7 @@ impl Place {
             }
             None => None,
         };
-        let visited = stranger.as_ref().map(|stranger| self.suffer(u, stranger));
+        let suffered = stranger.as_ref().map(|stranger| self.suffer(u, stranger));
         if which == 0 && u.ratio(1, 16)? {
             self.end_and_begin(stranger.as_ref());
         }
@@ -108,7 +108,7 @@ impl Place {
             shared.as_ref().is_some_and(|e| e.importers() == 1) && lent.importers() == 0
         });
         self.serves_others();
-        visited.unwrap_or(Ok(()))
+        suffered.unwrap_or(Ok(()))
     }
 
     /// The stranger does what it likes while the exporter takes what was posted.
@@ -150,7 +150,7 @@ impl Place {
         hello
     }
 
-    /// Whoever follows the rules is not hurt by those who do not.
+    /// An honest importer is still served.
     fn serves_others(&mut self) {
         self.notifications.unblock();
         self.notifications.accept();
@@ -200,7 +200,7 @@ impl Place {
 /// What came of asking.
 enum Let {
     In(Importer),
-    /// The host copies for whoever shows this.
+    /// The host copies for an importer that shows this capability.
     Ask(Capability),
 }
 
@@ -303,7 +303,7 @@ impl Importer {
                 break;
             }
         }
-        self.ring();
+        self.wake();
         Ok(())
     }
 
@@ -322,7 +322,7 @@ impl Importer {
             _ => u.arbitrary()?,
         };
         self.set(word, says);
-        self.ring();
+        self.wake();
         Ok(())
     }
 
@@ -339,13 +339,13 @@ impl Importer {
         Ok(())
     }
 
-    fn ring(&self) {
-        let _ = socket::send_by(&self.socket, &[RING], &[], Some(Instant::now()));
+    fn wake(&self) {
+        let _ = socket::send_by(&self.socket, &[WAKE], &[], Some(Instant::now()));
     }
 
     /// Any packet, with descriptors or not.
     fn say(&self, u: &mut Unstructured<'_>) -> Result<()> {
-        let packets: [&[u8]; 4] = [&[RING], b"RR", b"X", &[0; 100]];
+        let packets: [&[u8]; 4] = [&[WAKE], b"RR", b"X", &[0; 100]];
         let shown = match u.ratio(1, 4)? {
             true => descriptor(u, PAGE as u64)?,
             false => None,
@@ -364,7 +364,7 @@ fn beset(u: &mut Unstructured<'_>, address: &Address, capability: &Capability) -
         panic!("a capability that has no name");
     };
     let token = Some(capability.token);
-    let Some((socket, VisitAnswer::Accepted)) = visit(address, OfferKind::Memory, name, token)
+    let Some((socket, ConnectAnswer::Accepted)) = connect(address, OfferKind::Memory, name, token)
     else {
         // There are as many as there may be.
         return Ok(());

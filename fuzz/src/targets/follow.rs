@@ -14,7 +14,7 @@ use portolan::{
 };
 use portolan_abi::FORMAT_VERSION;
 use portolan_abi::bridge::{Answer, Ask, DESCRIPTORS, Form, Granted, connection_bytes};
-use portolan_abi::visit::OfferKind;
+use portolan_abi::connect::OfferKind;
 use portolan_sys::socket::{self, Address};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Mutex, OnceLock};
@@ -168,7 +168,7 @@ impl Place {
             match (&mut stranger, form) {
                 (Some(stranger), Some(form)) => {
                     stranger.write(&form);
-                    stranger.ring();
+                    stranger.wake();
                 }
                 // It says nothing of its channel, and goes.
                 _ => stranger = None,

@@ -6,10 +6,10 @@ use arbitrary::{Result, Unstructured};
 use portolan::vmmc::{Import, ImportOptions};
 use portolan::{Deadline, Domain};
 use portolan_abi::FORMAT_VERSION;
+use portolan_abi::connect::{ConnectAnswer, ConnectRequest, OfferKind};
 use portolan_abi::delegate::{Capability, Outcome, PART, Ready, Reply, Request, STAGING};
 use portolan_abi::hello::{Reason, Refusal};
 use portolan_abi::limits::PAGE;
-use portolan_abi::visit::{OfferKind, Visit, VisitAnswer};
 use portolan_abi::vmmc::{Answer, Ask, Denied, Granted, Ranges, Reach, Way, status_page};
 use portolan_sys::socket::{self, SocketError};
 use std::fs::File;
@@ -67,11 +67,11 @@ impl Place {
         let Ok(None) = pending.poll() else {
             panic!("nobody has answered yet");
         };
-        let socket = self.visited(&name);
+        let socket = self.connected(&name);
         for _ in 0..u.int_in_range(0..=2)? {
             self.mislead(u, &socket)?;
         }
-        let _ = socket::send_by(&socket, &VisitAnswer::Accepted.encode(), &[], by());
+        let _ = socket::send_by(&socket, &ConnectAnswer::Accepted.encode(), &[], by());
         let Ok(None) = pending.poll() else {
             // It was told that it may not.
             return Ok(());
@@ -96,27 +96,29 @@ impl Place {
         done
     }
 
-    /// Whoever comes for this; those of before may have asked again.
-    fn visited(&self, name: &str) -> OwnedFd {
+    /// Accepts the importer that asks for this export; earlier importers may ask again.
+    fn connected(&self, name: &str) -> OwnedFd {
         loop {
             let Ok(socket) = socket::accept_by(&self.host, by()) else {
                 panic!("nobody comes");
             };
-            let mut packet = [0; Visit::BYTES];
+            let mut packet = [0; ConnectRequest::BYTES];
             let came = socket::receive_by(&socket, &mut packet, 0, by());
-            let visit = came.ok().and_then(|r| Visit::decode(&packet[..r.len]));
-            if visit.is_some_and(|v| v.kind == OfferKind::Export && v.name.as_str() == name) {
+            let request = came
+                .ok()
+                .and_then(|r| ConnectRequest::decode(&packet[..r.len]));
+            if request.is_some_and(|v| v.kind == OfferKind::Export && v.name.as_str() == name) {
                 return socket;
             }
         }
     }
 
-    /// What a host says before it hands a visitor off, or no host.
+    /// What a host says before it hands a client off, or no host.
     fn mislead(&self, u: &mut Unstructured<'_>, socket: &OwnedFd) -> Result<()> {
         let answers = [
-            VisitAnswer::Wait,
-            VisitAnswer::Queue,
-            VisitAnswer::Refused(Refusal {
+            ConnectAnswer::Wait,
+            ConnectAnswer::Queue,
+            ConnectAnswer::Refused(Refusal {
                 version: FORMAT_VERSION,
                 reason: Reason::Permission,
                 value: 0,
@@ -229,17 +231,17 @@ impl Place {
         })
     }
 
-    /// Gives whoever comes memory to copy through, and answers it.
+    /// Gives the next importer staging memory, and answers its requests.
     fn copy_slot(&self, u: &mut Unstructured<'_>, len: u64, over: impl Fn() -> bool) -> Result<()> {
         let Ok(socket) = socket::accept_by(&self.host, soon()) else {
             return Ok(());
         };
-        let mut packet = [0; Visit::BYTES];
+        let mut packet = [0; ConnectRequest::BYTES];
         let _ = socket::receive_by(&socket, &mut packet, 0, soon());
         if u.ratio(1, 4)? {
             self.mislead(u, &socket)?;
         }
-        let _ = socket::send_by(&socket, &VisitAnswer::Accepted.encode(), &[], soon());
+        let _ = socket::send_by(&socket, &ConnectAnswer::Accepted.encode(), &[], soon());
         let version = FORMAT_VERSION;
         let mut ready = Ready { version }.encode();
         if u.ratio(1, 16)? {

@@ -3,10 +3,10 @@
 use arbitrary::{Result, Unstructured};
 use portolan::Domain;
 use portolan_abi::FORMAT_VERSION;
+use portolan_abi::connect::{CONNECT_MAGIC, ConnectRequest, OfferKind, OfferName};
 use portolan_abi::control::FromMember;
 use portolan_abi::hello::{Hello, LOOK_MAGIC, Look, MAGIC, RETURN_MAGIC, Return, socket_name};
 use portolan_abi::limits::MAX_NAME;
-use portolan_abi::visit::{OfferKind, OfferName, VISIT_MAGIC, Visit};
 use rustix::io::retry_on_intr;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
@@ -101,9 +101,9 @@ fn speak(socket: &OwnedFd, u: &mut Unstructured<'_>) -> Result<()> {
                     FromMember::Received,
                 ])?
                 .encode(),
-            5 => visit(u)?.encode().to_vec(),
+            5 => connect(u)?.encode().to_vec(),
             _ => {
-                let magic: u32 = *u.choose(&[MAGIC, LOOK_MAGIC, RETURN_MAGIC, VISIT_MAGIC])?;
+                let magic: u32 = *u.choose(&[MAGIC, LOOK_MAGIC, RETURN_MAGIC, CONNECT_MAGIC])?;
                 let mut packet = magic.to_le_bytes().to_vec();
                 let len = u.int_in_range(0..=80)?.min(u.len());
                 packet.extend(u.bytes(len)?);
@@ -115,10 +115,10 @@ fn speak(socket: &OwnedFd, u: &mut Unstructured<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Nothing is offered here, so it waits, if it is a visit at all.
-fn visit(u: &mut Unstructured<'_>) -> Result<Visit> {
+/// Nothing is offered here, so the client waits, if this is a connect request at all.
+fn connect(u: &mut Unstructured<'_>) -> Result<ConnectRequest> {
     let name = ["a", "samples"][usize::from(u.arbitrary::<bool>()?)];
-    Ok(Visit {
+    Ok(ConnectRequest {
         version: version(u)?,
         kind: *u.choose(&[OfferKind::Port, OfferKind::Channel, OfferKind::Export])?,
         name: OfferName::new(name).ok_or(arbitrary::Error::IncorrectFormat)?,

@@ -273,7 +273,7 @@ impl<T: Kind + ?Sized> Play<T> {
         }
     }
 
-    /// Whoever follows the rules is heard all the same, and what it said stays what it was.
+    /// The honest publisher is heard all the same, and its sample arrives unchanged.
     fn end(&mut self) {
         self.published += 1;
         let last = T::make(self.published, 5000);

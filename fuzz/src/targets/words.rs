@@ -3,6 +3,7 @@
 
 use arbitrary::{Result, Unstructured};
 use portolan_abi::channel::{self, ReaderState, Shape, Stamp, WriterWord};
+use portolan_abi::connect::ConnectAnswer;
 use portolan_abi::control::{FromHost, FromMember};
 use portolan_abi::delegate;
 use portolan_abi::hello::{Answer, Greeting, socket_name};
@@ -17,7 +18,6 @@ use portolan_abi::space::{HostWord, SpaceStatus};
 use portolan_abi::sum;
 use portolan_abi::thread::Wait;
 use portolan_abi::trace::{EventState, EventWords, TraceSwitch};
-use portolan_abi::visit::VisitAnswer;
 use portolan_abi::vmmc;
 use portolan_shm::bulk::summed;
 use portolan_shm::region::read_text;
@@ -35,16 +35,16 @@ fn records(data: &[u8]) {
         Some(Greeting::Hello(hello)) => Greeting::decode(&hello.encode()),
         Some(Greeting::Return(back)) => Greeting::decode(&back.encode()),
         Some(Greeting::Look(look)) => Greeting::decode(&look.encode()),
-        Some(Greeting::Visit(visit)) => Greeting::decode(&visit.encode()),
+        Some(Greeting::Connect(request)) => Greeting::decode(&request.encode()),
         // Of another format only the first eight bytes mean anything to us.
-        Some(Greeting::OtherVisit(_)) => Greeting::decode(data.get(..8).unwrap_or_default()),
+        Some(Greeting::OtherConnect(_)) => Greeting::decode(data.get(..8).unwrap_or_default()),
         None => None,
     };
     assert_eq!(again, Greeting::decode(data));
     let answer = Answer::decode(data);
     assert_eq!(answer.and_then(|a| Answer::decode(&a.encode())), answer);
-    let answer = VisitAnswer::decode(data);
-    let again = answer.and_then(|a| VisitAnswer::decode(&a.encode()));
+    let answer = ConnectAnswer::decode(data);
+    let again = answer.and_then(|a| ConnectAnswer::decode(&a.encode()));
     assert_eq!(again, answer);
     let ask = vmmc::Ask::decode(data);
     assert_eq!(ask.and_then(|a| vmmc::Ask::decode(&a.encode())), ask);

@@ -1,4 +1,4 @@
-//! A3, A4 and what is left to read, in the memory of segments that are channels.
+//! Audits the memory of segments that are channels: A3, A4, and what is left to read.
 
 use super::{Audit, Contents, is_untaken};
 use portolan_abi::channel::{

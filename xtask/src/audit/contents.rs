@@ -1,4 +1,4 @@
-//! What a message in a slot holds, by the layouts alone.
+//! Reads what a message in a slot holds, by the layouts alone.
 
 use super::image::{Image, Slot};
 use portolan_abi::owner::Descriptor;

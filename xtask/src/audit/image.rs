@@ -1,5 +1,5 @@
-//! A region's tables, read through its descriptor: nothing is mapped, and nothing of what
-//! the library does with them is used. Only where fields lie is taken from its records.
+//! Reads a region's tables through its descriptor. It maps nothing, and uses none of the library's
+//! code for them. Only where fields lie is taken from its records.
 
 use core::mem::offset_of;
 use portolan_abi::limits::{CHUNK, LINE, MAX_FIFOS, MAX_PORTS, MAX_SPACES, MAX_WATCHES, PAGE};

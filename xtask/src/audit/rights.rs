@@ -1,4 +1,4 @@
-//! A4 to A6, of rights and waiters: whether somebody answers for each.
+//! Audits rights and waiters: A4 to A6.
 
 use super::image::Port;
 use super::{Audit, is_open};

@@ -1,4 +1,4 @@
-//! A copy of the workspace, and changes of it. The working tree is never written to.
+//! Copies the workspace, and changes the copy. The working tree is never written to.
 
 use super::Failure;
 use rustix::fs::{FlockOperation, flock};

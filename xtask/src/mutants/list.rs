@@ -1,4 +1,4 @@
-//! The mutants, by the room whose invariants they break.
+//! Lists the mutants, by the room whose invariants they break.
 
 mod byte_ring;
 mod channel;

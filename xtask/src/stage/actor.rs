@@ -1,4 +1,4 @@
-//! One process of a scene.
+//! An actor is one process of a scene.
 //!
 //! It says `ready PORTS PENDING SENDS READERS` once it stands where the scene wants it: the
 //! receive rights, the unanswered requests, the live send rights and the entries as a reader

@@ -1,4 +1,4 @@
-//! Staged deaths: for each rule of the recovery, one death that only this rule mends.
+//! Stages deaths: for each rule of the recovery, one death that only this rule mends.
 //!
 //! A torture run meets such a death only now and then, and what was lost is often mended
 //! by the next message. Here nothing is left to chance: three processes are put exactly

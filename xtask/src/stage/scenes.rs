@@ -1,4 +1,5 @@
-//! The deaths: where the victim dies, what it was at, and what somebody else waits for.
+//! Lists the staged deaths: where the victim dies, what it was doing, and what another process
+//! waits for.
 
 use super::actor::{Actor, stay};
 use super::{Failure, PATIENCE, Part};
@@ -47,7 +48,7 @@ pub(crate) static SCENES: [Scene; 16] = [
     scene("moving", "right.receive_leaves", send_port),
     scene("claims", "send.claimed", send),
     scene("ports", "bind.done", bind),
-    scene("rings", "allocate.done", allocate_beside_a_ring),
+    scene("cycles", "allocate.done", allocate_beside_a_cycle),
     Scene {
         survivor: ask,
         ..scene("rights", "receive.taken", serve)
@@ -236,7 +237,7 @@ fn allocate_with_a_right(actor: &Actor) -> Result<(), Failure> {
 }
 
 /// Two ports, each one's receive right in the other one's queue.
-fn allocate_beside_a_ring(actor: &Actor) -> Result<(), Failure> {
+fn allocate_beside_a_cycle(actor: &Actor) -> Result<(), Failure> {
     let [one, other] = [(); 2].map(|()| actor.domain.bind(PortOptions::unnamed()));
     let (one, other) = (one?, other?);
     let (to_one, to_other) = (one.make_send(), other.make_send());

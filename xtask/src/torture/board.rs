@@ -1,4 +1,4 @@
-//! The board: what coordinator and workers tell one another, in memory outside the region.
+//! The board carries words between coordinator and workers, in memory outside the region.
 //!
 //! It outlives every worker, so it is also where their **journals** stand: what each
 //! holds by its own count, for the auditor.
@@ -118,10 +118,10 @@ pub(crate) enum Entry {
     Looked,
     /// Where its bell is, and the tag of that: see [`super::worker::bells`].
     Bell,
-    /// How often that was about to be rung, with its tag.
-    Ringing,
-    /// How often it was rung and reached somebody, with its tag.
-    Rung,
+    /// How often that was about to be signalled, with its tag.
+    Signalling,
+    /// How often it was signalled and a handler was reached, with its tag.
+    Signalled,
     /// Signals that have interrupted it.
     Heard,
     /// Updates of exports that have landed.
@@ -293,13 +293,13 @@ impl Board {
     pub(crate) fn renew(&self, worker: usize) {
         use Entry::{
             Action, Bell, Bridge, Corrupt, Counted, DiedAt, Doing, Extents, Failure, LeftAs,
-            LeftAt, LeftBridge, Letters, Order, Paused, Pending, Pinged, Ports, Readers, Ringing,
-            Rung, Sends, Space, StoppedAt, Writers,
+            LeftAt, LeftBridge, Letters, Order, Paused, Pending, Pinged, Ports, Readers, Sends,
+            Signalled, Signalling, Space, StoppedAt, Writers,
         };
         for entry in [
             Paused, Counted, Doing, Action, DiedAt, StoppedAt, Order, Space, Extents, Sends, Ports,
-            Pending, Readers, Writers, Letters, Corrupt, Failure, Pinged, Bell, Ringing, Rung,
-            Bridge, LeftBridge, LeftAs, LeftAt,
+            Pending, Readers, Writers, Letters, Corrupt, Failure, Pinged, Bell, Signalling,
+            Signalled, Bridge, LeftBridge, LeftAs, LeftAt,
         ] {
             self.set(worker, entry, 0);
         }

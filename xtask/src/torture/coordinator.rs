@@ -1,4 +1,4 @@
-//! The coordinator: spawns workers, kills them everywhere, and lets the auditor look.
+//! The coordinator spawns workers, kills them everywhere, and lets the auditor look.
 
 mod disturb;
 mod quiet;
@@ -33,8 +33,8 @@ const LASTING_SABOTAGED: Duration = Duration::from_secs(2);
 const ARMED: Duration = Duration::from_secs(2);
 /// Between two audits.
 const AUDITS: Duration = Duration::from_secs(3);
-/// The same with a rule switched off: the next message to a port, or the death of whoever
-/// waits, often mends what the rule would have, so it must be looked for at once.
+/// The same with a rule switched off: the next message to a port, or the death of the waiting
+/// worker, often mends what the rule would have, so the audit must come at once.
 const AUDITS_SABOTAGED: Duration = Duration::from_millis(200);
 /// The same where somebody is stopped most of the time, for as long as it takes.
 const AUDITS_STOPPING: Duration = Duration::from_secs(15);
@@ -119,7 +119,7 @@ pub(crate) struct Report {
     /// Messages and requests that came to bridges between domains, requests answered there, and
     /// news of their channels.
     pub(crate) connections: (u64, u64, u64),
-    /// Signals that interrupted whoever they were for.
+    /// Signals that interrupted their handler's thread.
     pub(crate) upcalls: u64,
     /// How often each mark was passed, whether or not somebody died there.
     pub(crate) passes_by_mark: BTreeMap<&'static str, u64>,
@@ -173,7 +173,7 @@ struct Coordinator {
     /// Deaths and stops at each mark.
     deaths: Vec<u64>,
     stops: Vec<u64>,
-    /// Armed for whoever joins next.
+    /// Armed for the next worker that joins.
     newcomer: Option<usize>,
     pauses: u64,
     seen: BTreeSet<String>,

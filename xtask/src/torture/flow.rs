@@ -1,4 +1,4 @@
-//! What stands in a stream of bytes, and what a reader of it may be handed.
+//! Makes the bytes of a stream, and checks the bytes that a reader gets.
 //!
 //! ```text
 //! stream: [who wrote it][its length][bytes that follow from both]

@@ -1,4 +1,4 @@
-//! Which mark somebody is to die or to stop at next.
+//! Chooses the mark at which a worker dies or stops next.
 
 use super::random::Random;
 use crate::marks::{MARKS, Passer, passer};

@@ -1,5 +1,5 @@
-//! The torture run: processes do everything at once and are killed everywhere, and an
-//! auditor that shares no code with the library's recovery says whether anything was lost.
+//! The torture run has processes do everything at once and kills them everywhere; an auditor that
+//! shares no code with the library's recovery says whether anything was lost.
 //!
 //! | file | what it does |
 //! |---|---|

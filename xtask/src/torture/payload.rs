@@ -1,4 +1,4 @@
-//! What stands in every extent and header, so that a page with two owners shows.
+//! Fills every extent and header so that a page with two owners shows.
 //!
 //! ```text
 //! extent: [seed][length] ... [seed ^ page number] at each page ... [!seed]

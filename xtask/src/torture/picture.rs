@@ -1,4 +1,4 @@
-//! What stands in a frame buffer, and what one who looks at it may see.
+//! Fills a frame buffer, and checks what its readers see.
 //!
 //! ```text
 //! word: 63      40 39      20 19     12 11      0

@@ -1,4 +1,4 @@
-//! Random numbers that a seed repeats.
+//! Makes random numbers that a seed repeats.
 
 /// SplitMix64.
 pub(crate) struct Random(u64);

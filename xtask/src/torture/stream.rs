@@ -1,4 +1,4 @@
-//! What stands in every message of a channel, and what a reader of it may be handed.
+//! Makes the messages of a channel, and checks the messages that a reader gets.
 //!
 //! ```text
 //! message: [who wrote it][number, length][position][bytes that follow from the three]

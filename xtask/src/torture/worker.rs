@@ -1,4 +1,4 @@
-//! A worker: one process that does a random mix of everything, until it is killed.
+//! A worker is one process that does a random mix of everything, until it is killed.
 
 mod awaited;
 pub(super) mod bells;
@@ -420,14 +420,14 @@ impl Worker {
             258..261 => self.squeeze(),
             261..264 => self.touch(),
             264..270 => self.give_port(),
-            270.. => self.tie_a_ring(),
+            270.. => self.tie_a_cycle(),
             230..250 => self.use_bridges(),
             131..135 => self.tell(),
             135..160 => self.call_or_serve(),
             160..170 => self.freight(),
             170..182 => self.flow(),
             182..188 => self.frames(),
-            188..195 => self.ring_or_listen(),
+            188..195 => self.signal_or_listen(),
             0..12 => self.allocate(),
             12..17 => self.free(),
             17..42 => self.send(),

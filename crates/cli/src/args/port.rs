@@ -1,4 +1,4 @@
-//! The command line of `portolan port`.
+//! Parses the command line of `portolan port`.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! What the rows must reach, and whether they did.
+//! States what the rows of a benchmark must reach, and judges whether they did.
 //!
 //! A budget is a ratio that one run measures by itself (or memory), so it holds on any
 //! machine. Several rows may share one; the worst of them counts.

@@ -1,4 +1,4 @@
-//! The rows of `bench channel`.
+//! Lists the rows of `bench channel`.
 //!
 //! Streams are held against a bare ring of the same slots, into which and out of which the
 //! messages are copied as well, on two processors at a time: what this machine can carry

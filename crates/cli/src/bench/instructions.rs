@@ -1,4 +1,5 @@
-//! `bench instructions`: instructions and system calls of one operation, by stepping.
+//! `portolan bench instructions` counts the instructions and system calls of one operation, by
+//! stepping.
 //!
 //! A count is no time: it is the same each time, on every machine, in builds of one kind. So
 //! it may be asserted, and is (`cargo xtask instructions --check`).

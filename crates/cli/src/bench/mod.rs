@@ -1,4 +1,4 @@
-//! `portolan bench`: what messages between processes cost on this machine.
+//! `portolan bench` measures what messages between processes cost on this machine.
 //!
 //! | file | holds |
 //! |---|---|

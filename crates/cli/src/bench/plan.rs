@@ -1,4 +1,4 @@
-//! Which rows each benchmark has.
+//! Lists the rows of each benchmark.
 
 use portolan_measure::case::{
     Case, Mode, Pattern, Payload, Placement, Protection, SMALL, Shape, System, Temper,

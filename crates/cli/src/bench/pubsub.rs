@@ -1,4 +1,4 @@
-//! The rows of `bench pubsub`.
+//! Lists the rows of `bench pubsub`.
 //!
 //! Samples by topic between two processes, polling (one way and there and back) and
 //! blocking; long ones beside the same work in a shared buffer, and a memcpy. And what it

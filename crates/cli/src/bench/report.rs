@@ -1,4 +1,4 @@
-//! The results, as a table and as JSON.
+//! Prints the results of a benchmark, as a table and as JSON.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};

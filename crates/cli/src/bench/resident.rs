@@ -1,4 +1,5 @@
-//! `bench memory`: what a process costs that has joined a domain and does nothing.
+//! `portolan bench memory` measures the memory of a process that has joined a domain and does
+//! nothing.
 //!
 //! Peers are this program, parked on their control sockets: some have joined a domain,
 //! the others have not. Each says how much of its memory is resident.

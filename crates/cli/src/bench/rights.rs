@@ -1,5 +1,5 @@
-//! `bench rights`: what must not grow with the ports that are open, nor with the messages that
-//! wait at one.
+//! `portolan bench rights` measures costs that must not grow with the number of open ports, nor of
+//! messages that wait at one.
 //!
 //! One process does all of it, and each operation is timed alone, less what the clock takes. The
 //! scenes are all there from the beginning and are measured slice by slice in turn, so that what

@@ -1,5 +1,5 @@
-//! Which rows `bench rpc` has: calls held against the machine's limits, beside calls by
-//! other libraries, and the checksum that is made in their copies.
+//! Lists the rows of `bench rpc`: calls beside the machine's limits, calls by other libraries, and
+//! the checksum that is made in their copies.
 
 use portolan_measure::case::{
     Case, Mode, Pattern, Payload, Placement, Protection, Shape, System, Temper,
@@ -196,7 +196,7 @@ fn idle() -> Group {
     }
 }
 
-/// Whoever shares and is busy is given channels, which are taken from another.
+/// A busy client that shares is given channels of its own, which are taken from another client.
 fn promotions() -> Group {
     let rows = [Shape::Promotion, Shape::Demotion];
     Group {

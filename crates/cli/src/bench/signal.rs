@@ -1,4 +1,4 @@
-//! The rows of `bench signal`.
+//! Lists the rows of `bench signal`.
 //!
 //! Each delivery has a row, one way, against one cache line carried from core to core. Three
 //! more kinds of row show that what is not told does not cost: beside other ranges of all

@@ -1,5 +1,5 @@
-//! Which rows `bench update` has: words, copies and stores that reach memory which another
-//! process exports, what it costs to begin and to end that, and messages between domains.
+//! Lists the rows of `bench update`: words, copies and stores that reach memory which another
+//! process exports, the costs of beginning and ending that, and messages between domains.
 
 use portolan_measure::case::update::{Target, Update, Way};
 use portolan_measure::case::{Case, Mode, Pattern, Payload, Protection, System};
@@ -226,7 +226,7 @@ fn messages(bytes: u64) -> Group {
     group(rows)
 }
 
-/// Memory that is taken back from whoever has imported it.
+/// Memory that is taken back from its importers.
 fn end() -> Group {
     let copy = operation(Update::FreshCopy, RETURNED);
     let unexport = Entry::new(operation(Update::Unexport, RETURNED));

@@ -1,4 +1,4 @@
-//! `bench watched`: what messages cost while `portolan top` looks at their domain, and while
+//! `portolan bench watched` measures messages while `portolan top` looks at their domain, and while
 //! a trace of it is recorded.
 //!
 //! One pair of processes exchanges messages; a `top` comes and goes, on a terminal of its

@@ -1,4 +1,4 @@
-//! What a way of carrying blocks must do.
+//! Defines the trait of the ways in which the demo carries blocks.
 //!
 //! To add one: a variant of [`CarrierName`], a type that implements [`Carrier`],
 //! and a line each in `hop` (in `chain`) and

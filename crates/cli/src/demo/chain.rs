@@ -1,4 +1,4 @@
-//! The three processes as a whole: started together, ended together (D2).
+//! Starts the three processes of the demo together, and ends them together (D2).
 
 use std::fs::File;
 use std::io::Seek as _;

@@ -1,4 +1,4 @@
-//! Input and output of the demo, and their digests.
+//! Reads the demo's input, writes its output, and computes their digests.
 
 use std::env;
 use std::fs::{self, File};

@@ -1,4 +1,4 @@
-//! `portolan demo`: one file through three processes, carried in several ways.
+//! `portolan demo` carries one file through three processes in several ways.
 //!
 //! ```text
 //! reader ──hop──> hasher ──hop──> writer

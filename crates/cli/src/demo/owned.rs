@@ -1,4 +1,4 @@
-//! Blocks in extents of a Portolan domain: they change owner, their bytes stay.
+//! Carries blocks in extents of a Portolan domain: they change owner, and their bytes stay.
 //!
 //! ```text
 //! reader ──port "hasher"──> hasher ──port "writer"──> writer

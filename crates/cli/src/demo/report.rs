@@ -1,4 +1,4 @@
-//! What the demo prints at its end.
+//! Prints the demo's results at its end.
 
 use portolan_measure::Result;
 use portolan_measure::out::{self, Align, Table};

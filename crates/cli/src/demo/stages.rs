@@ -1,4 +1,4 @@
-//! The work of the three processes, the same whatever carries the blocks.
+//! Does the work of the demo's three processes, which is the same for every way of carrying blocks.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};

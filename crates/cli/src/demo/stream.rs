@@ -1,4 +1,4 @@
-//! Blocks over a pipe or a Unix stream socket.
+//! Carries blocks over a pipe or a Unix stream socket.
 //!
 //! ```text
 //! frame: | length | sequence | digest (32 bytes) | padding to 64 | length bytes |

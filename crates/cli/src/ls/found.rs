@@ -1,7 +1,7 @@
-//! Finding domains by their sockets, and asking all of them at once.
+//! Finds domains by their sockets, and asks all of them at once.
 //!
-//! Whoever has a socket on this machine chooses its name, and whether it answers. So names are
-//! bytes, all are asked at the same time, and those of one user do not stand before another's.
+//! The owner of a socket chooses its name, and whether it answers. So names are bytes, all sockets
+//! are asked at the same time, and those of one user do not stand before another's.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::mpsc::{self, RecvTimeoutError};

@@ -1,4 +1,4 @@
-//! `portolan ls`: which domains run on this machine, and what is in each.
+//! `portolan ls` lists the domains that run on this machine, and shows what is in each.
 //!
 //! A domain is found by the name of its socket, and looked into without joining it. A
 //! domain at a path (`Builder::path`) has no name that could be found, and is not listed.

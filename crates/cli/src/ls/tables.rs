@@ -1,4 +1,4 @@
-//! One domain for people, within 80 columns.
+//! Prints one domain for people, within 80 columns.
 
 use std::fmt::Write as _;
 

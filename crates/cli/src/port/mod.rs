@@ -1,4 +1,4 @@
-//! `portolan port`: bytes and files in and out of a port by name, for scripts.
+//! `portolan port` moves bytes and files into and out of a port by name, for scripts.
 //!
 //! | file | what it does |
 //! |---|---|

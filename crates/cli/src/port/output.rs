@@ -1,4 +1,4 @@
-//! Where received bytes go.
+//! Writes received bytes to a file or to standard output.
 
 use std::borrow::Cow;
 use std::fs::File;

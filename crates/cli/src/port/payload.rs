@@ -1,4 +1,4 @@
-//! Bytes into extents, and out of them: read and written where they lie.
+//! Reads bytes straight into extents, and writes them straight out of them.
 
 use std::fs::File;
 use std::io::{self, IsTerminal as _, Read, Write};

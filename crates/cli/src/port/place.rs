@@ -1,4 +1,4 @@
-//! Where a message goes to or comes from: the domain and the port that a command names.
+//! Finds the domain and the port that a command names.
 
 use std::time::{Duration, Instant};
 
@@ -111,7 +111,7 @@ fn pause(until: Deadline) {
     std::thread::sleep(left.map_or(PAUSE, |left| left.min(PAUSE)));
 }
 
-/// The domains that run, for whoever has mistyped one.
+/// Lists the domains that run, for a user who has mistyped one.
 fn others() -> String {
     let us = portolan_sys::process::user();
     let Ok(there) = ls::running() else {

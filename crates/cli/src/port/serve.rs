@@ -1,4 +1,4 @@
-//! `portolan port serve`: a command answers each request.
+//! `portolan port serve` runs a command that answers each request.
 
 use std::ffi::OsStr;
 use std::io::{self, Read, Write};
@@ -107,7 +107,7 @@ struct Group(Arc<Mutex<Option<Pid>>>);
 impl Group {
     /// Starts a command in a group of its own.
     fn start(&self, command: &mut Command) -> io::Result<Child> {
-        // Locked, so that whoever ends us does not miss it.
+        // Locked, so that the thread that ends us finds the group.
         let mut group = self.lock();
         let child = command.process_group(0).spawn()?;
         *group = Some(Pid::from_child(&child));

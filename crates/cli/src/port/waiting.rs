@@ -1,4 +1,4 @@
-//! What a command waits for, and how long: told once it takes longer than a moment.
+//! Tells the user what a command waits for, and how long, once that takes longer than a moment.
 
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;

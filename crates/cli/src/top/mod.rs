@@ -1,4 +1,4 @@
-//! `portolan top`: a domain on a screen, over and over.
+//! `portolan top` shows a domain on a screen, over and over.
 //!
 //! | file | what it does |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! The screen: what is shown of a snapshot, and what the keys do.
+//! The screen draws a snapshot, and handles keys.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What a domain looked like at one time, and how fast things went since the time before.
+//! A snapshot holds a domain's state at one time, and its rates since the snapshot before.
 
 use std::collections::HashMap;
 use std::time::Duration;

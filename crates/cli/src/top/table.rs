@@ -1,4 +1,4 @@
-//! The tables: their columns, and the cells of a snapshot.
+//! Makes the screen's tables: their columns, and the cells of a snapshot.
 
 use std::cmp::Ordering;
 

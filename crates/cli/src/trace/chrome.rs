@@ -1,4 +1,4 @@
-//! Events in the Chrome trace event format, which Perfetto opens.
+//! Writes events in the Chrome trace event format, which Perfetto opens.
 //!
 //! The file is a JSON array. Readers take one without its end, so what a killed tracer
 //! leaves is of use. Each space is a process and each of its threads a track; a message is

@@ -1,4 +1,4 @@
-//! `portolan trace`: what a domain does, event by event, in a file for Perfetto.
+//! `portolan trace` records what a domain does, event by event, into a file for Perfetto.
 
 mod chrome;
 

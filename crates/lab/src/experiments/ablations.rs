@@ -1,4 +1,5 @@
-//! What the message's structure costs, and what it saves: each thing with and without.
+//! Measures what each part of the message's structure costs, and what it saves, with it and
+//! without.
 
 use std::hint::black_box;
 use std::time::Instant;

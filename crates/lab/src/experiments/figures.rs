@@ -1,4 +1,5 @@
-//! Figures 3 and 4: latency and throughput against size, and where moving overtakes copying.
+//! Figures 3 and 4 plot latency and throughput against size, and show where moving overtakes
+//! copying.
 
 use std::time::Duration;
 

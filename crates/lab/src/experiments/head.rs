@@ -1,4 +1,4 @@
-//! What the machine's own steps cost: the page's head.
+//! Measures the machine's own steps, for the head of the page.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! The experiments. [`experiment`](crate::experiment) says how to add one.
+//! Lists the experiments. [`experiment`](crate::experiment) says how to add one.
 
 mod ablations;
 pub(crate) mod breakdown;

@@ -1,4 +1,4 @@
-//! Table III: what one page more costs; and when it pays to map it at once.
+//! Table III measures what one page more costs, and when it pays to map it at once.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Table 3: what a channel costs before its first message, and how many calls pay for it.
+//! Table 3 measures what a channel costs before its first message, and how many calls pay for it.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Table IV: asynchronous and synchronous, with a user and with a process to which
+//! Table IV compares asynchronous and synchronous messages, with a user and with a process to which
 //! everything is always open.
 
 use std::time::Duration;
@@ -23,7 +23,7 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
         because it needs no trap, fewer checks, no unmapping and takes no fault. A process with \
         an always open mapping has the last two of these, and should gain them.",
     method: "A message of 8 KiB goes back and forth between two processes in a guarded domain; \
-        whoever receives it takes it up unopened and touches each 4 KiB once. The time is that \
+        the receiver takes it up unopened and touches each 4 KiB once. The time is that \
         of a whole round, as in the paper. The paper's kernel process is a member that joined \
         to have its own mapping of the domain always open: nothing is closed or opened on its \
         side, and it is a process like any other besides. (A thread of the domain's host would \

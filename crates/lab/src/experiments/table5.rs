@@ -1,4 +1,4 @@
-//! Table V: what other systems take for a message, then and now.
+//! Table V compares what other systems take for a message, then and now.
 
 use portolan_instruments::sysv;
 use portolan_measure::case::{Case, Pattern, Payload, Protection as Protected, System};

@@ -1,4 +1,4 @@
-//! Tables I and II: a message of some size, of which some is accessed.
+//! Tables I and II measure messages of several sizes, of which a part is accessed.
 
 use std::time::Duration;
 

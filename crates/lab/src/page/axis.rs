@@ -1,4 +1,4 @@
-//! Axes with marks at round numbers: decimal ones, and binary ones for bytes.
+//! Computes axes with marks at round numbers: decimal ones, and binary ones for bytes.
 
 use std::ops::Range;
 

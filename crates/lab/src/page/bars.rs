@@ -1,4 +1,4 @@
-//! Stacked bars, lying: each a whole, cut into the parts that its series name.
+//! Draws stacked horizontal bars: each is a whole, cut into the parts that its series name.
 
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};

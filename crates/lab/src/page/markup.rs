@@ -1,4 +1,4 @@
-//! Text that goes into the page.
+//! Escapes text that goes into the page.
 
 /// `text` with what means something in markup made harmless.
 pub(super) fn escape(text: &str) -> String {

@@ -1,4 +1,4 @@
-//! A report as one page that needs nothing else: no network, no script.
+//! Renders a report as one page that needs no network and no script.
 //!
 //! The markup is well-formed, so that a strict parser can check it: every element is
 //! closed, every text escaped ([`markup`]). Colours come from one style sheet, light or
@@ -397,7 +397,7 @@ fn stacked(table: &Table, earlier: Earlier<'_>) -> String {
     page + "</tbody>\n"
 }
 
-/// What the middle half of the measurements lie between, for whoever points at the figure.
+/// Says what the middle half of the measurements lie between, as the figure's tooltip.
 fn range(unit: Unit, cell: &Cell) -> Option<String> {
     let [lower, upper] = cell.range?;
     let (lower, upper) = (unit.show(lower), unit.show(upper));

@@ -1,4 +1,4 @@
-//! Plots as SVG.
+//! Draws plots as SVG.
 //!
 //! A plot is drawn with stand-in colours ([`INK`], [`SERIES`]); a style sheet turns them
 //! into those of a light or of a dark page. Solid is this machine, dashed the paper.

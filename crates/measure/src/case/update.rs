@@ -1,4 +1,4 @@
-//! What rows about exported memory do.
+//! Says what rows about exported memory do.
 
 use serde::{Deserialize, Serialize};
 

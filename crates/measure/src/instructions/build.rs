@@ -1,4 +1,4 @@
-//! What a count depends on.
+//! Describes the build on which a count of instructions depends.
 
 use serde::Serialize;
 

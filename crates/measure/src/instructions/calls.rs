@@ -1,12 +1,12 @@
-//! Both sides of a call: one process whose first thread calls, and another thread serves.
+//! Counts both sides of a call, in one process: its first thread calls, and another thread serves.
 //!
 //! The client's side is counted from the call to its result. A thread that is stepped through
 //! is slow, so the answer is there when it looks for it.
 //!
-//! The server's side is counted from one call, when the method runs, to the next call. That is
-//! what a call takes, in another order: answered, looked for, taken, run. The client has called
-//! several times before it waits, so the next call is there when the server looks, whoever else
-//! has the processor.
+//! The server's side is counted from one call, when the method runs, to the next call. These are
+//! the steps of a call in another order: answered, looked for, taken, run. The client has called
+//! several times before it waits, so the next call is there when the server looks, even if the
+//! client does not run meanwhile.
 
 use std::collections::VecDeque;
 use std::hint::black_box;
@@ -26,7 +26,7 @@ use crate::error::{MeasureError, Result};
 use crate::stepped::{Counted, What, part, refused as uncounted, to_mark};
 
 const SERVICE: &str = "counted";
-/// How long a client waits before it asks again: whoever is stepped through is slow.
+/// How long a client waits before it asks again: a stepped server is slow.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Calls that are under way at a time where the server's side is counted.
 const UNDER_WAY: usize = 4;
@@ -79,7 +79,7 @@ fn both(rounds: &Rounds<'_>) -> Result<(WorkClient, Server)> {
     let domain = domain(Protection::Trusted)?;
     // The server's threads stay where they are made.
     cpus::pin(rounds.cpus.peer(0))?;
-    // Awake for ever: whoever is stepped through is too slow for anything else.
+    // Awake for ever: a stepped thread is too slow for anything else.
     let options = ServerOptions::default().waiting(Waiting::Poll);
     let server = rpc::serve(&domain, SERVICE, WorkService(Worker), &options).map_err(refused)?;
     let options = ClientOptions::default()

@@ -1,4 +1,4 @@
-//! The same operations of iceoryx2: a publisher and a subscriber of one process.
+//! Counts the same operations of iceoryx2: a publisher and a subscriber of one process.
 
 use std::fmt::Debug;
 use std::io;

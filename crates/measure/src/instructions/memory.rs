@@ -1,4 +1,4 @@
-//! Allocation, exported memory, signals, wait sets.
+//! Counts allocation, exported memory, signals and wait sets.
 
 use portolan::vmmc::{ExportMemory, ExportOptions, Reach};
 use portolan::{

@@ -1,4 +1,4 @@
-//! Instructions and system calls of one operation at a time.
+//! Counts the instructions and system calls of one operation at a time.
 //!
 //! A scene is one further process that sends to itself, round after round; of each round the
 //! same parts are counted. Nothing is traced, nobody sleeps, nobody else takes part (but for
@@ -201,7 +201,7 @@ fn once(
     };
     let mut child = Child::start_scene(brief, PLAIN)?;
     let Ready { thread } = child.expect()?;
-    // We share the processor of whoever is stepped through.
+    // We share the processor of the stepped process.
     cpus::pin(match scene.whose {
         Whose::Ours => cpus.ours,
         Whose::Server => cpus.peer(0),

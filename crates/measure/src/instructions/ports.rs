@@ -1,4 +1,4 @@
-//! Messages, with and without extents, and requests: a port that its sender receives at.
+//! Counts messages, with and without extents, and requests, at a port whose sender receives there.
 
 use std::hint::black_box;
 

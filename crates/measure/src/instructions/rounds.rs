@@ -1,4 +1,4 @@
-//! What a counted process does, and what it tells.
+//! Runs the operations of a counted process, and reports to the process that counts.
 
 use portolan::{Domain, Protection};
 use portolan_sys::process;

@@ -1,4 +1,4 @@
-//! Channels and topics, written and read by one process.
+//! Counts channels and topics, written and read by one process.
 
 use portolan::channel::{
     ChannelOptions, Payload, ReaderOptions, Signalling, Subscriber, TopicOptions,

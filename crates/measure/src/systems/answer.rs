@@ -1,4 +1,4 @@
-//! The bytes of calls to other libraries' services, and what has to come back.
+//! Makes the bytes of calls to other libraries' services, and checks the answers.
 
 use crate::case::{Case, Shape};
 use crate::error::{MeasureError, Result};

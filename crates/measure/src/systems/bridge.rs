@@ -1,4 +1,4 @@
-//! Portolan between domains: a domain and an offered port on each side, and what is sent is
+//! Measures Portolan between domains: a domain and an offered port on each side; messages are
 //! copied over.
 //!
 //! A round trip sends the very message back that came; its extents are the receiver's own.

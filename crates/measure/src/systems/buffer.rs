@@ -1,4 +1,4 @@
-//! A shared buffer with a flag, and the same with copies into and out of it.
+//! Measures a shared buffer with a flag, and the same with copies into and out of it.
 //!
 //! ```text
 //! window: | flag there | flag back |  buffers there  |  buffers back  |

@@ -1,4 +1,4 @@
-//! Calls: a service in the peer, and a client of it here.
+//! Measures calls: a service in the peer, and a client of it here.
 //!
 //! The peer's own threads serve, so it has nothing to do in a round. Client and server
 //! wait as they do by default where a row polls: they spin, and would sleep only after

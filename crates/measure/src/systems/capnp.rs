@@ -1,4 +1,4 @@
-//! Cap'n Proto RPC over a Unix socket.
+//! Measures Cap'n Proto RPC over a Unix socket.
 //!
 //! The bytes are copied into a message, through the socket, and read where they lie in
 //! what was received. There is no checksum.

@@ -1,4 +1,4 @@
-//! Portolan's channels: one each way, one from a peer to us, or one from us to many.
+//! Measures Portolan's channels: one each way, one from a peer to us, or one from us to many.
 //!
 //! Streams and round trips go over reliable channels, so that as many come as were
 //! written. From one to many the channel is message-consistent: what is measured is the

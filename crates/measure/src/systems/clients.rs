@@ -1,5 +1,5 @@
-//! Rows about clients of a service rather than about one call: what an idle one keeps, what
-//! it costs to be given channels of its own and to lose them, and the transport's timer.
+//! Measures clients of a service rather than one call: what an idle one keeps, what it costs to be
+//! given channels of its own and to lose them, and the transport's timer.
 //!
 //! The peer serves ([`super::Call`]); an order of no rounds has it say what it has used.
 
@@ -58,7 +58,7 @@ struct Clients {
     domain: Domain,
 }
 
-/// Starts the server, and connects whoever is to be there.
+/// Starts the server, and connects the clients of the case.
 pub(crate) fn start(case: &Case, cpus: &Cpus) -> Result<Box<dyn Run>> {
     let domain = join(case, std::process::id())?;
     let server = start_server(case, cpus)?;

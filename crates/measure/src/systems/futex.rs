@@ -1,4 +1,4 @@
-//! A bare futex ping-pong: store, wake; sleep until the other has stored.
+//! Measures a bare futex ping-pong: store, wake; sleep until the other has stored.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,4 +1,4 @@
-//! iceoryx2: a publisher and a subscriber each way, or one publisher and many subscribers;
+//! Measures iceoryx2: a publisher and a subscriber each way, or one publisher and many subscribers;
 //! for blocking an event, too. Its requests and responses are in [`call`].
 //!
 //! The payload is written in the loaned sample and read in the received one. Each way a full

@@ -1,4 +1,4 @@
-//! The machine's limit: one cache line from core to core.
+//! Measures the machine's limit: one cache line from core to core.
 //!
 //! A word each way, each on a line pair of its own; the sender stores the next
 //! sequence number, the receiver loads until it sees it.

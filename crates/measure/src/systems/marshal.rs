@@ -1,4 +1,4 @@
-//! The two copies of a call's bytes: into a channel's memory, and out of it again.
+//! Measures the two copies of a call's bytes: into a channel's memory, and out of it again.
 //!
 //! Both in one process, one after the other, so that nothing but the copies is timed: the
 //! peer has nothing to do. With a checksum, it is made in the first copy and verified in

@@ -1,4 +1,4 @@
-//! What the endpoints in shared memory have in common.
+//! Makes the shared windows of endpoints in shared memory.
 
 use std::os::fd::OwnedFd;
 use std::thread;

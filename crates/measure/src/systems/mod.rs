@@ -1,4 +1,4 @@
-//! The mechanisms under test.
+//! Lists the mechanisms under test, and defines the traits of their ends.
 //!
 //! Each is one [`Endpoint`] type. To add one: a variant of
 //! [`System`](crate::case::System), a file here, a line in [`with_endpoint`], and
@@ -73,7 +73,7 @@ use crate::run::Counted;
 /// One process's end of a two-way (for [`Ring`] one-way) connection.
 ///
 /// The measured loops are generic over this type, so nothing is called through a
-/// pointer inside them. Whoever made the end with [`create`](Self::create) drives
+/// pointer inside them. The process that made the end with [`create`](Self::create) drives
 /// (round trips) or receives (streams); the others echo or send.
 pub(crate) trait Endpoint: Sized {
     /// Makes the connection: our end, and the descriptors for every peer's.

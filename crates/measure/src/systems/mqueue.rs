@@ -1,4 +1,4 @@
-//! A POSIX message queue each way.
+//! Measures a POSIX message queue each way.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

@@ -1,4 +1,4 @@
-//! Signal-on-write, emulated: the sender does nothing but store, and the trap signals.
+//! Measures emulated signal-on-write: the sender does nothing but store, and the trap signals.
 //!
 //! Each side stores to a page of its own that it has mapped for reading only. The handler of
 //! the trap opens the page and signals a line of the other side in a domain; the other side
@@ -49,7 +49,7 @@ impl OnWrite {
         let line = |side: usize| segment.address() + side * LINE_PAIR;
         let told = Told::new(case, &domain, line(side)..line(side) + LINE_PAIR)?;
         let (to, sender) = (line(1 - side), domain.clone());
-        // Whoever is not reached does not answer, and is found out by that.
+        // A listener that the signal does not reach does not answer, which ends the run.
         let tell: Tell = Box::new(move |_| {
             let _ = sender.signal(to);
         });

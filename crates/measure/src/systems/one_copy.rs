@@ -1,5 +1,5 @@
-//! One copy by the kernel: the sender says that there is something and wakes the receiver, which
-//! has the kernel copy it out of the sender's memory (`process_vm_readv`).
+//! Measures one copy by the kernel: the sender says that there is something and wakes the receiver,
+//! which has the kernel copy it out of the sender's memory (`process_vm_readv`).
 //!
 //! ```text
 //! window: | there: told, taken, waits, process, address | back: the same |
@@ -61,7 +61,7 @@ impl OneCopy {
         };
         end.address(ours)
             .store(end.from.as_ptr().addr() as u64, Ordering::Relaxed);
-        // Release: whoever is told of a message, or sees this, sees the address.
+        // Release: a peer that is told of a message, or sees the process id, sees the address.
         end.process(ours)
             .store(std::process::id(), Ordering::Release);
         // Only some systems ask for that, and others do not know it.

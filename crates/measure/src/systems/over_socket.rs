@@ -1,4 +1,4 @@
-//! Calls over a Unix socket, whatever the library: tokio, with one thread on each side.
+//! Makes calls of any library over a Unix socket: tokio, with one thread on each side.
 //!
 //! The client's runtime runs within a call; the server has a thread of its own. Both sleep
 //! in `epoll_wait` as tokio does. Where a row polls, a task that always yields makes it

@@ -1,4 +1,4 @@
-//! A pipe each way.
+//! Measures a pipe each way.
 
 use std::os::fd::OwnedFd;
 

@@ -1,4 +1,4 @@
-//! Portolan: a port each way, and what is sent changes owner.
+//! Measures Portolan: a port each way; sent extents change owner.
 //!
 //! Every row has a domain of its own, which peers find by the coordinator's process
 //! and the case. The coordinator drives; its port is "drive", a peer's is "echo".
@@ -399,7 +399,7 @@ pub(crate) struct Request {
     message: Message,
     request: portolan::Request,
     waiting: Waiting,
-    /// Whether whoever gets a message touches each of its pages.
+    /// Whether the receiver of a message touches each of its pages.
     touches: bool,
     domain: Domain,
 }

@@ -1,4 +1,4 @@
-//! A single-writer ring of slots in shared memory: the limit for a stream.
+//! Measures a single-writer ring of slots in shared memory: the limit for a stream.
 //!
 //! ```text
 //! window: | taken | slot 0 | slot 1 | ...

@@ -1,4 +1,4 @@
-//! Portolan's signals: each side signals a line of the other, and carries nothing.
+//! Measures Portolan's signals: each side signals a line of the other, and carries nothing.
 //!
 //! A domain with one shared segment: a line of the coordinator's, one of the peer's, and
 //! behind them what handlers of a third party are told of, where a row has any. Both

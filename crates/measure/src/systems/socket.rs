@@ -1,4 +1,4 @@
-//! A Unix socket (a byte stream, or whole packets), or a TCP connection over the loopback.
+//! Measures a Unix socket (a byte stream, or whole packets), or a TCP connection over the loopback.
 
 use std::io;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};

@@ -1,4 +1,4 @@
-//! Whole messages over descriptors that carry bytes, asleep or busy.
+//! Sends whole messages over descriptors that carry bytes, asleep or busy.
 
 use std::os::fd::OwnedFd;
 

@@ -1,4 +1,4 @@
-//! A System V message queue each way.
+//! Measures a System V message queue each way.
 
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::OwnedFd;

@@ -1,4 +1,4 @@
-//! gRPC over a Unix socket, by tonic.
+//! Measures gRPC over a Unix socket, by tonic.
 //!
 //! What its generator would write for one method is written by hand, so that a build needs
 //! no compiler of schemas:

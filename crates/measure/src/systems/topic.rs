@@ -1,4 +1,4 @@
-//! Portolan's topics: one each way, or one from us to many.
+//! Measures Portolan's topics: one each way, or one from us to many.
 //!
 //! A sample is written in a loan and read where it is received. A small one is of a type of
 //! its size, so that it fits a line; others are slices.

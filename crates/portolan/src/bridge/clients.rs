@@ -3,7 +3,7 @@
 
 use super::error::{Over, Violation, ViolationKind};
 use super::options::OfferOptions;
-use crate::directory::{Offer, OfferInbox, OfferKind, Visitor, offer};
+use crate::directory::{Client, Offer, OfferInbox, OfferKind, offer};
 use crate::space::Descriptor;
 use crate::space::Member;
 use crate::space::public::{Public, Shown};
@@ -35,7 +35,7 @@ pub(super) trait Offered: Send + Sync + Sized + 'static {
     const THREAD: &str;
 
     /// Serves one client until its connection ends, or refuses it for want of a place.
-    fn serve(bridge: &Bridge<Self>, client: Visitor, place: Option<Place>);
+    fn serve(bridge: &Bridge<Self>, client: Client, place: Option<Place>);
 }
 
 /// An offer, and its bridge, until dropped. When the drop has returned, no client is served.
@@ -203,7 +203,7 @@ impl<T> Bridge<T> {
 
 impl<T: Offered> Bridge<T> {
     /// Lets a client in, or says why not.
-    fn meet(self: &Arc<Self>, client: Visitor) {
+    fn meet(self: &Arc<Self>, client: Client) {
         let mut state = self.lock();
         state.servers.retain(|server| !server.is_finished());
         let place = Place::take(self);
@@ -231,7 +231,7 @@ pub(super) fn deny(connection: impl AsFd, why: Denied) {
 struct BridgeInbox<T>(Arc<Bridge<T>>);
 
 impl<T: Offered> OfferInbox for BridgeInbox<T> {
-    fn meet(&self, client: Visitor) {
+    fn meet(&self, client: Client) {
         self.0.meet(client);
     }
 }

@@ -6,7 +6,7 @@ use super::memory::{ConnectionMemory, MemoryError};
 use super::options::ConnectOptions;
 use super::port_egress::PortEgress;
 use super::side::Side;
-use crate::directory::{AcceptedVisit, OfferKind, visit};
+use crate::directory::{AcceptedConnection, OfferKind, connect};
 use crate::port::{PortOptions, SendRight, bind_port};
 use crate::space::Builder;
 use crate::space::Descriptor;
@@ -93,11 +93,11 @@ pub(super) fn connect_until<T>(
     kind: OfferKind,
     name: &str,
     options: &ConnectOptions,
-    mut enter: impl FnMut(AcceptedVisit) -> Result<T, ConnectToError>,
+    mut enter: impl FnMut(AcceptedConnection) -> Result<T, ConnectToError>,
 ) -> Result<T, ConnectToError> {
     let token = options.token.as_ref();
     loop {
-        let accepted = visit(other, kind, name, token, options.until())?;
+        let accepted = connect(other, kind, name, token, options.until())?;
         match enter(accepted) {
             // The offering process hung up before it read the request.
             Err(ConnectToError::Unanswered(SocketError::Closed))
@@ -113,7 +113,7 @@ pub(super) fn connect_until<T>(
 /// Connects over a connection that leads to the offering process.
 pub(super) fn connect_over(
     domain: &Domain,
-    accepted: AcceptedVisit,
+    accepted: AcceptedConnection,
     sought: &Sought<'_>,
     options: &ConnectOptions,
 ) -> Result<SendRight, ConnectToError> {

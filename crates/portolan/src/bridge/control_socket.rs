@@ -3,7 +3,7 @@
 
 use super::error::{Over, ViolationKind};
 use crate::space::Descriptor;
-use portolan_abi::bridge::{MAX_SEALED, MAX_SEALED_AHEAD, RING, SEALED};
+use portolan_abi::bridge::{MAX_SEALED, MAX_SEALED_AHEAD, SEALED, WAKE};
 use portolan_sys::process::{PidFd, Ready};
 use portolan_sys::socket::{self, SocketError};
 use std::collections::VecDeque;
@@ -53,9 +53,9 @@ impl ControlSocket {
     }
 
     /// Wakes the other side. A full socket needs no further packet: those in it wake as well.
-    pub(super) fn ring(&mut self) {
-        let rung = socket::send_by(&self.socket, &[RING], &[], Some(Instant::now()));
-        if matches!(rung, Err(SocketError::Closed)) {
+    pub(super) fn wake_peer(&mut self) {
+        let sent = socket::send_by(&self.socket, &[WAKE], &[], Some(Instant::now()));
+        if matches!(sent, Err(SocketError::Closed)) {
             self.gone = true;
         }
     }
@@ -127,7 +127,7 @@ impl ControlSocket {
                     let (packet, fds) = (&packet[..received.len], received.fds);
                     match (packet, fds.is_empty()) {
                         _ if received.truncated => return Err(ViolationKind::Packet.into()),
-                        ([RING], true) => {}
+                        ([WAKE], true) => {}
                         ([SEALED], false) => self.came.push_back(fds),
                         _ => return Err(ViolationKind::Packet.into()),
                     }
@@ -157,7 +157,7 @@ mod tests {
         let [ours, theirs] = [ours, theirs].map(Descriptor::new);
         let mut control = ControlSocket::new(ours, None, true);
         let mut other = ControlSocket::new(theirs, None, false);
-        control.ring();
+        control.wake_peer();
         let fd = memory::create("shown", 4096).unwrap();
         other.show(&[fd.as_fd()]).unwrap();
         drop(other);

@@ -1,7 +1,7 @@
-//! The errors of connections between domains, each with the side whose fault it is.
+//! Errors of connections between domains say which side is at fault.
 
 use crate::channel::ChannelError;
-use crate::{BindError, NoDescriptor, VisitError};
+use crate::{BindError, NoDescriptor, OfferConnectError};
 use portolan_abi::FORMAT_VERSION;
 use portolan_abi::bridge::Denied;
 use portolan_shm::byte_ring::Garbled;
@@ -16,7 +16,7 @@ use std::io;
 pub enum ConnectToError {
     /// The other domain's host has not introduced us.
     #[error(transparent)]
-    Visit(#[from] VisitError),
+    Connect(#[from] OfferConnectError),
     /// The caller's: other protections do not reach beyond a domain.
     #[error(
         "a message to another domain is copied or sealed, not {asked:?}: ask for Protection::Copied or Protection::Sealed"

@@ -8,7 +8,7 @@ use super::error::{ConnectToError, Over, ViolationKind};
 use super::options::ConnectOptions;
 use super::side::{Side, crossing};
 use crate::channel::{Channel, ChannelError, ChannelOptions, WriteError, Writer};
-use crate::directory::{AcceptedVisit, OfferKind};
+use crate::directory::{AcceptedConnection, OfferKind};
 use crate::space::Builder;
 use crate::space::public::Shown;
 use crate::{Deadline, Domain, EventKind, NoDescriptor, Protection};
@@ -37,7 +37,7 @@ const FULL: Duration = Duration::from_millis(100);
 #[must_use = "a dropped `Followed` ends its connection"]
 pub struct Followed {
     channel: Channel,
-    tally: Arc<Mutex<Tally>>,
+    counters: Arc<Mutex<Counters>>,
     stop: Arc<EventFd>,
     ingress: Option<JoinHandle<()>>,
 }
@@ -54,7 +54,7 @@ pub struct Skipped {
 
 /// What the program reads beside the messages.
 #[derive(Default)]
-struct Tally {
+struct Counters {
     missed: u64,
     skipped: VecDeque<Skipped>,
     over: bool,
@@ -125,7 +125,7 @@ impl Domain {
 /// Follows over a connection that leads to the offering process.
 pub(super) fn follow_over(
     domain: &Domain,
-    accepted: AcceptedVisit,
+    accepted: AcceptedConnection,
     sought: &Sought<'_>,
     options: &ConnectOptions,
 ) -> Result<Followed, ConnectToError> {
@@ -164,7 +164,7 @@ pub(super) fn follow_over(
     if granted.most > channel.longest() as u64 {
         return Err(ConnectToError::Garbled);
     }
-    let tally = Arc::<Mutex<Tally>>::default();
+    let counters = Arc::<Mutex<Counters>>::default();
     let mut ingress = ChannelIngress {
         // So that the channel has a writer when its readers look.
         writer: Some(channel.bind_writer().map_err(io::Error::other)?),
@@ -176,14 +176,14 @@ pub(super) fn follow_over(
         side,
         most: granted.most,
         missed: 0,
-        tally: Arc::clone(&tally),
+        counters: Arc::clone(&counters),
         message: Vec::new(),
     };
     let (of, name) = (domain.member().domain.clone(), sought.name.to_owned());
     let ingress = spawn_quiet("portolan-ingress", STACK, move || ingress.run(&of, &name))?;
     Ok(Followed {
         channel,
-        tally,
+        counters,
         stop,
         ingress: Some(ingress),
     })
@@ -216,18 +216,18 @@ impl Followed {
 
     /// Units of the offered channel that were missed before the last message of this one.
     pub fn missed(&self) -> u64 {
-        lock(&self.tally).missed
+        lock(&self.counters).missed
     }
 
     /// The units that are missing, and where: the last 1,024 places since the last call. A place
     /// is recorded before the message after it can be read.
     pub fn take_skipped(&self) -> Vec<Skipped> {
-        lock(&self.tally).skipped.drain(..).collect()
+        lock(&self.counters).skipped.drain(..).collect()
     }
 
     /// Whether the connection lasts.
     pub fn is_live(&self) -> bool {
-        !lock(&self.tally).over
+        !lock(&self.counters).over
     }
 }
 
@@ -255,9 +255,9 @@ impl std::fmt::Debug for Followed {
     }
 }
 
-fn lock(tally: &Mutex<Tally>) -> MutexGuard<'_, Tally> {
+fn lock(counters: &Mutex<Counters>) -> MutexGuard<'_, Counters> {
     // Nothing that is done under the lock panics.
-    tally.lock().unwrap_or_else(PoisonError::into_inner)
+    counters.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The state of the ingress thread.
@@ -269,7 +269,7 @@ struct ChannelIngress {
     most: u64,
     /// Units that were missed so far, as the other side counts.
     missed: u64,
-    tally: Arc<Mutex<Tally>>,
+    counters: Arc<Mutex<Counters>>,
     message: Vec<u8>,
     /// What observers see.
     shown: Shown,
@@ -291,7 +291,7 @@ impl ChannelIngress {
             Over::Io(error) => tracing::warn!(domain, name, %error, "cannot follow any more"),
         }
         // Set before readers find that the writer has gone.
-        lock(&self.tally).over = true;
+        lock(&self.counters).over = true;
         self.writer = None;
     }
 
@@ -315,12 +315,12 @@ impl ChannelIngress {
                 self.writer = None;
                 Ok(())
             }
-            _ => self.hand_on(frame.tag),
+            _ => self.write_message(frame.tag),
         }
     }
 
     /// Writes the message that has come, before which so many units in all were missed.
-    fn hand_on(&mut self, missed: u64) -> Result<(), Over> {
+    fn write_message(&mut self, missed: u64) -> Result<(), Over> {
         let units = missed
             .checked_sub(self.missed)
             .ok_or(ViolationKind::FrameHeader)?;
@@ -330,19 +330,19 @@ impl ChannelIngress {
             none => none.insert(self.channel.bind_writer().map_err(io::Error::other)?),
         };
         if units > 0 {
-            let mut tally = lock(&self.tally);
-            tally.missed = missed;
-            if tally.skipped.len() >= MOST_SKIPPED {
-                tally.skipped.pop_front();
+            let mut counters = lock(&self.counters);
+            counters.missed = missed;
+            if counters.skipped.len() >= MOST_SKIPPED {
+                counters.skipped.pop_front();
             }
             let before = writer.position();
-            tally.skipped.push_back(Skipped { before, units });
+            counters.skipped.push_back(Skipped { before, units });
             portolan_shm::mark!("bridge.skipped");
         }
         loop {
             match writer.write(&self.message, Deadline::after(FULL)) {
                 Ok(_) => {
-                    portolan_shm::mark!("bridge.handed_on");
+                    portolan_shm::mark!("bridge.delivered");
                     return Ok(());
                 }
                 // Our own readers; what has come is theirs, also from who is gone.

@@ -54,7 +54,7 @@
 //! that the two copies go on at the same time on two processors and a piece is still in the
 //! cache when it is copied out. (A Unix socket copies twice as well, into memory that is
 //! taken from the kernel and given back for every message, and in system calls.) While both
-//! sides are awake there is no system call; a side that sleeps is rung for once.
+//! sides are awake there is no system call; a side that sleeps gets one wake.
 //!
 //! `Sealed`: memory that is sealed already is not copied: one packet with its descriptor, and in
 //! the receiver three system calls to verify it and one to map it; pages are mapped as they are

@@ -5,7 +5,7 @@ use super::connect::cap;
 use super::error::Violation;
 use super::options::OfferOptions;
 use super::port_ingress;
-use crate::directory::{OfferKind, Visitor};
+use crate::directory::{Client, OfferKind};
 use crate::port::SendRight;
 use crate::port::sealed::SealedStore;
 use crate::{OfferError, Permissions, ReceiveRight};
@@ -68,7 +68,7 @@ impl Offered for OfferedTo {
     const KIND: OfferKind = OfferKind::Port;
     const THREAD: &str = "portolan-ingress";
 
-    fn serve(bridge: &Bridge<Self>, client: Visitor, place: Option<Place>) {
+    fn serve(bridge: &Bridge<Self>, client: Client, place: Option<Place>) {
         port_ingress::serve(bridge, client, place);
     }
 }

@@ -13,7 +13,7 @@ use super::side::{BUSY, Side, crossing};
 use crate::channel::{
     Channel, ChannelError, Lagging, ReadError, Reader, ReaderOptions, Signalling,
 };
-use crate::directory::{OfferKind, Visitor};
+use crate::directory::{Client, OfferKind};
 use crate::space::public::Shown;
 use crate::wait::{Patience, waiting_beside};
 use crate::{EventKind, OfferError, Permissions};
@@ -107,7 +107,7 @@ impl Offered for Heard {
     const KIND: OfferKind = OfferKind::Channel;
     const THREAD: &str = "portolan-egress";
 
-    fn serve(bridge: &Bridge<Self>, client: Visitor, place: Option<Place>) {
+    fn serve(bridge: &Bridge<Self>, client: Client, place: Option<Place>) {
         let (uid, pid) = (client.peer.uid, client.peer.pid);
         let domain = bridge.domain.as_str();
         let over = match ChannelEgress::let_in(bridge, client, place.is_some()) {
@@ -137,7 +137,7 @@ struct ChannelEgress {
 }
 
 impl ChannelEgress {
-    fn let_in(bridge: &Bridge<Heard>, client: Visitor, has_place: bool) -> Result<Self, Over> {
+    fn let_in(bridge: &Bridge<Heard>, client: Client, has_place: bool) -> Result<Self, Over> {
         let channel = &bridge.what.channel;
         let mut own = None;
         let who = (client.peer.uid, client.peer.pid);

@@ -1,4 +1,4 @@
-//! Options of an offer to other domains, and of a connection to one.
+//! Options set up an offer to other domains, and a connection to one.
 
 use crate::channel::Lagging;
 use crate::{AccessToken, Deadline, Protection};

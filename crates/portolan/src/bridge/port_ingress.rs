@@ -9,7 +9,7 @@ use super::memory::ConnectionMemory;
 use super::offered::{InHand, OfferedTo};
 use super::options::ring_bytes;
 use super::side::{Side, bytes_of, crossing};
-use crate::directory::Visitor;
+use crate::directory::Client;
 use crate::port::{PendingReply, RequestError, SendError, WhenFull, may_leave};
 use crate::space::public::Shown;
 use crate::{Access, Deadline, EventKind, Message};
@@ -19,7 +19,7 @@ use portolan_abi::port::Leaving;
 use portolan_abi::public::PublicKind;
 use portolan_abi::slot::Kind;
 use portolan_sys::bell::FutexFd;
-use portolan_sys::socket;
+use portolan_sys::{process, socket};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -34,7 +34,7 @@ const FULL: Duration = Duration::from_millis(100);
 const CROWDED: Duration = Duration::from_millis(1);
 
 /// Serves one client until its connection ends, or refuses it for want of a place.
-pub(super) fn serve(bridge: &Bridge<OfferedTo>, client: Visitor, place: Option<Place>) {
+pub(super) fn serve(bridge: &Bridge<OfferedTo>, client: Client, place: Option<Place>) {
     let (uid, pid) = (client.peer.uid, client.peer.pid);
     let domain = bridge.domain.as_str();
     let over = match PortIngress::let_in(bridge, client, place.is_some()) {
@@ -50,7 +50,7 @@ pub(super) fn serve(bridge: &Bridge<OfferedTo>, client: Visitor, place: Option<P
 struct PortIngress<'g> {
     bridge: &'g Bridge<OfferedTo>,
     side: Side,
-    /// Rings when the real port is closed.
+    /// Notified when the real port is closed.
     bell: FutexFd,
     /// The value for which it is armed.
     armed: Option<u32>,
@@ -66,7 +66,7 @@ impl<'g> PortIngress<'g> {
     /// Reads a client's request, and answers it.
     fn let_in(
         bridge: &'g Bridge<OfferedTo>,
-        client: Visitor,
+        client: Client,
         has_place: bool,
     ) -> Result<Self, Over> {
         let mut bell = None;
@@ -275,13 +275,13 @@ impl PortIngress<'_> {
 /// for a refusal. Returns the request, and this side of the connection.
 pub(super) fn let_in<T>(
     bridge: &Bridge<T>,
-    client: Visitor,
+    client: Client,
     has_place: bool,
     grant: impl FnOnce(&Ask) -> Result<Granted, Denied>,
 ) -> Result<(Ask, Side), Over> {
     let connection = client.connection;
     let by = Some(Instant::now() + PATIENCE);
-    let ask = match hear(&connection, by, bridge.sealed) {
+    let ask = match hear(&connection, &bridge.stop, by, bridge.sealed) {
         Ok(ask) => ask,
         Err(refused) => {
             deny(&connection, refused.says);
@@ -324,16 +324,26 @@ struct Refused {
     over: Over,
 }
 
-/// Reads a client's request.
-fn hear(connection: impl AsFd, by: Option<Instant>, takes_sealed: bool) -> Result<Ask, Refused> {
-    let mut bytes = [0; Ask::BYTES + 1];
-    let received = match socket::receive_by(connection, &mut bytes, 0, by) {
-        Ok(received) => received,
-        Err(error) => {
-            let (says, over) = (Denied::Resources, error.into());
-            return Err(Refused { says, over });
-        }
+/// Reads a client's request. A client that says nothing, because it is stopped perhaps, holds up
+/// nobody who closes the offer.
+fn hear(
+    connection: impl AsFd,
+    stop: impl AsFd,
+    by: Option<Instant>,
+    takes_sealed: bool,
+) -> Result<Ask, Refused> {
+    let resources = |over| Refused {
+        says: Denied::Resources,
+        over,
     };
+    let ready = process::poll(&[stop.as_fd(), connection.as_fd()], by);
+    if ready.map_err(|e| resources(e.into()))?[0].any() {
+        let (says, over) = (Denied::Over, Over::Stopped);
+        return Err(Refused { says, over });
+    }
+    let mut bytes = [0; Ask::BYTES + 1];
+    let received = socket::receive_by(connection, &mut bytes, 0, by);
+    let received = received.map_err(|e| resources(e.into()))?;
     let ask = Some(&bytes[..received.len])
         .filter(|_| !received.truncated)
         .and_then(Ask::decode)

@@ -161,7 +161,7 @@ impl Side {
 
     fn passed(&mut self, passed: Passed) {
         if passed.wake {
-            self.control.ring();
+            self.control.wake_peer();
         }
     }
 
@@ -233,7 +233,7 @@ impl Side {
         self.control.is_gone()
     }
 
-    /// Sleeps until the other side rings or ends, this side is to stop, one of `others` is
+    /// Sleeps until the other side sends a wake or ends, this side is to stop, one of `others` is
     /// readable, or `time` has passed.
     pub(super) fn poll(
         &mut self,

@@ -1,4 +1,4 @@
-//! Two domains in one process, and what a stranger may send over the raw connection.
+//! Tests two domains in one process, and hostile packets and bytes over the raw connection.
 
 use super::connect::{Sought, agree, connect_over};
 use super::control_socket::ControlSocket;
@@ -7,7 +7,7 @@ use super::memory::ConnectionMemory;
 use super::side::Side;
 use super::*;
 use crate::channel::{ChannelOptions, ReadError, ReaderOptions};
-use crate::directory::{AcceptedVisit, OfferKind, visit_own};
+use crate::directory::{AcceptedConnection, OfferKind, connect_own};
 use crate::space::Builder;
 use crate::space::Descriptor;
 use crate::{Access, Deadline, Domain, Message, Permissions, PortOptions, ReceiveRight, SendRight};
@@ -60,7 +60,7 @@ fn nobody() -> Builder {
 }
 
 fn join(ours: &Domain, theirs: &Domain, options: &ConnectOptions) -> SendRight {
-    let accepted = visit_own(theirs.member(), OfferKind::Port, "frames", None, long()).unwrap();
+    let accepted = connect_own(theirs.member(), OfferKind::Port, "frames", None, long()).unwrap();
     connect_over(ours, accepted, &Sought::of(&nobody(), "frames"), options).unwrap()
 }
 
@@ -240,7 +240,7 @@ fn two_clients_and_no_more() {
     let offer = OfferOptions::default().most_clients(2);
     let mut two = two(PortOptions::unnamed(), offer, ConnectOptions::default());
     let second = join(&two.ours, &two._theirs, &ConnectOptions::default());
-    let accepted = visit_own(
+    let accepted = connect_own(
         two._theirs.member(),
         OfferKind::Port,
         "frames",
@@ -340,7 +340,7 @@ fn requests_go_over_and_answers_come_back() {
 }
 
 #[test]
-fn whoever_has_dropped_its_rights_can_leave_and_all_that_was_sent_has_gone_over() {
+fn a_client_that_has_dropped_its_rights_can_leave_and_all_sent_messages_have_gone_over() {
     for _ in 0..20 {
         let Two {
             ours,
@@ -408,7 +408,7 @@ fn other_descriptors_than_a_pairs_are_refused() {
         let options = ConnectOptions::default();
         let right = connect_over(
             &domain,
-            AcceptedVisit { connection },
+            AcceptedConnection { connection },
             &Sought::of(&nobody(), "frames"),
             &options,
         );
@@ -447,7 +447,7 @@ fn told(domain: &Domain, most: u64, pieces: &[&[u8]]) -> (Result<Followed, Conne
     let options = ConnectOptions::default().deadline(Deadline::after(Duration::from_secs(3)));
     let followed = follow_over(
         domain,
-        AcceptedVisit { connection },
+        AcceptedConnection { connection },
         &Sought::of(&nobody(), "news"),
         &options,
     );
@@ -484,7 +484,7 @@ fn a_form_that_is_none_is_refused_and_none_at_all_too() {
 }
 
 #[test]
-fn whoever_tells_what_no_channel_has_is_believed_in_nothing_more() {
+fn an_ingress_that_announces_an_impossible_channel_is_believed_in_nothing_more() {
     let copy = |tag, extents| FrameHeader {
         extents,
         tag,
@@ -562,7 +562,7 @@ fn an_answer_of_many_small_extents_takes_no_more_than_is_allowed() {
     let other = Domain::builder("other");
     let right = connect_over(
         &domain,
-        AcceptedVisit { connection },
+        AcceptedConnection { connection },
         &Sought::of(&other, "frames"),
         &options,
     )
@@ -614,7 +614,8 @@ fn a_client_that_counts_what_was_never_written_is_thrown_out_alone() {
         .offer("news", &Permissions::own_user(), OfferOptions::default())
         .unwrap();
     let mut writer = channel.bind_writer().unwrap();
-    let connect = || visit_own(theirs.member(), OfferKind::Channel, "news", None, long()).unwrap();
+    let connect =
+        || connect_own(theirs.member(), OfferKind::Channel, "news", None, long()).unwrap();
     let honest = follow_over(
         &ours,
         connect(),

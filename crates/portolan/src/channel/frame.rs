@@ -1,4 +1,4 @@
-//! Raw channels: units at fixed places, as in a frame buffer.
+//! A raw channel gives a frame buffer: its units have fixed places.
 
 use super::reader::why_not;
 use super::{ChannelError, Lagging, ReadError, Since};

@@ -1,4 +1,4 @@
-//! Ending another thread's wait.
+//! Ends another thread's wait at a channel.
 
 use crate::channel::Ring;
 use portolan_sys::futex;
@@ -41,7 +41,7 @@ impl Interrupter {
         let member = &self.ring.segment().right().to.member;
         if member.present().is_ok() {
             let channel = self.ring.channel();
-            channel.ring();
+            channel.change_doorbell();
             futex::wake(&channel.head().sleep.doorbell, u32::MAX);
         }
     }

@@ -1,8 +1,8 @@
-//! Channels: streams of messages in memory that a writer and its readers share.
+//! Channels carry streams of messages in memory that a writer and its readers share.
 //!
 //! A [`Channel`] is a right to a segment that holds a ring of units. One space writes
 //! ([`Channel::bind_writer`]), any number read ([`Channel::bind_reader`]), each at its own
-//! pace; a message is written once, whoever reads it, and copied out by each reader.
+//! pace. The writer writes a message once for all readers; each reader copies it out.
 //!
 //! ```
 //! use portolan::channel::{ChannelOptions, ReaderOptions};
@@ -321,8 +321,8 @@ pub(crate) fn wake_writer(channel: &Units<'_>) {
     });
 }
 
-/// Takes a dead space out of every channel, and wakes whoever it could have owed a wake. For
-/// the host.
+/// Takes a dead space out of every channel, and wakes every process to which it may have owed a
+/// wake. Only the host calls it.
 pub(crate) fn reclaim(member: &Member, space: u8) {
     shared_entries::for_each_channel(member, |port, channel| {
         channel.reclaim(space);

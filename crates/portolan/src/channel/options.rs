@@ -1,4 +1,4 @@
-//! How a channel is to be, and one of its readers.
+//! Options set up a channel, and its readers.
 
 use super::ChannelError;
 use portolan_abi::channel::{Purpose, Shape};

@@ -1,4 +1,4 @@
-//! A segment's memory as a channel, together with the right that keeps it.
+//! Presents a segment's memory as a channel, together with the right that keeps it.
 
 use crate::Segment;
 use crate::space::region::MappedChannel;

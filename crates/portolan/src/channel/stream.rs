@@ -1,4 +1,4 @@
-//! A channel as a stream of bytes: [`Read`], [`Write`], and under tokio `AsyncRead` and
+//! Presents a channel as a stream of bytes: [`Read`], [`Write`], and under tokio `AsyncRead` and
 //! `AsyncWrite`.
 
 use super::{ReadError, Reader, WriteError, Writer};

@@ -1,4 +1,4 @@
-//! Channels under tokio.
+//! A task reads and writes channels under tokio.
 //!
 //! As elsewhere, an async call looks as a blocking one does, sets the same sleep marks, and
 //! arms a bell instead of sleeping. What is cancelled loses nothing.
@@ -55,7 +55,7 @@ impl Reader {
             if self.ring_later(&mut bell).map_err(NoDescriptor::from)?
                 && let Some(bell) = &mut bell
             {
-                bell.rung().await.map_err(NoDescriptor::from)?;
+                bell.fired().await.map_err(NoDescriptor::from)?;
             }
         }
     }
@@ -110,13 +110,13 @@ impl ParcelReader {
                 Err(ReadError::TimedOut) => {}
                 other => return other,
             }
-            // Before sleep is announced: what rings after that changes it.
+            // Before sleep is announced: a wake after that changes it.
             let value = self.reader().doorbell().load(Ordering::SeqCst);
             if self.idles() {
                 let bell = Bell::of(&mut bell).map_err(NoDescriptor::from)?;
                 let doorbell = self.reader().doorbell();
                 bell.arm(doorbell, value).map_err(NoDescriptor::from)?;
-                bell.rung().await.map_err(NoDescriptor::from)?;
+                bell.fired().await.map_err(NoDescriptor::from)?;
             }
         }
     }
@@ -142,7 +142,7 @@ impl Writer {
                     if self.ring_later(wanted, &mut bell)?
                         && let Some(bell) = &mut bell
                     {
-                        bell.rung().await.map_err(NoDescriptor::from)?;
+                        bell.fired().await.map_err(NoDescriptor::from)?;
                     }
                 }
                 Err(WriteError::Contended) => ::tokio::task::yield_now().await,
@@ -181,7 +181,7 @@ impl AsyncRead for StreamReader {
             let armed = this.reader().ring_later(&mut bell);
             this.bell = bell;
             if armed? && let Some(bell) = &mut this.bell {
-                ready!(bell.poll_rung(context))?;
+                ready!(bell.poll_fired(context))?;
             }
         }
     }
@@ -206,7 +206,7 @@ impl StreamWriter {
             if armed.map_err(io::Error::other)?
                 && let Some(bell) = &mut self.bell
             {
-                ready!(bell.poll_rung(context))?;
+                ready!(bell.poll_fired(context))?;
             }
         }
     }

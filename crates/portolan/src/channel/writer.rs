@@ -1,4 +1,4 @@
-//! Writing.
+//! A writer binds a channel, and writes messages to it.
 
 mod traced;
 

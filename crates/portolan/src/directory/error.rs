@@ -64,10 +64,10 @@ pub enum OfferError {
     NoDescriptor(#[from] NoDescriptor),
 }
 
-/// Why a visit was not accepted.
+/// Why there is no connection to an offer.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum VisitError {
+pub enum OfferConnectError {
     /// The caller's: nothing is offered by such a name.
     #[error("{name:?} is no name of an offer: use 1 to {MAX_NAME} bytes {RULE}")]
     BadName {
@@ -76,7 +76,7 @@ pub enum VisitError {
     },
     /// The caller's: the offer's permissions do not admit this process.
     #[error(
-        "user {user} may not have the {kind} {name:?}: whoever offers it must permit that user, one of its groups, or this process (Permissions)"
+        "user {user} may not have the {kind} {name:?}: its offer must permit that user, one of its groups, or this process (Permissions)"
     )]
     NotPermitted {
         /// What was asked for.
@@ -87,7 +87,7 @@ pub enum VisitError {
         user: u64,
     },
     /// The caller's: the offer asks for a token, and this is not it.
-    #[error("the {kind} {name:?} asks for a token, and {} was shown: get it from whoever offers it", if *.shown { "another" } else { "none" })]
+    #[error("the {kind} {name:?} asks for a token, and {} was shown: get it from the offering process", if *.shown { "another" } else { "none" })]
     WrongToken {
         /// What was asked for.
         kind: &'static str,
@@ -104,8 +104,8 @@ pub enum VisitError {
         /// Its name.
         name: String,
     },
-    /// The offering process's: it does not take visitors.
-    #[error("the process that offers the {kind} {name:?} takes no visitors now; it may be stopped")]
+    /// The offering process's: it does not take clients.
+    #[error("the process that offers the {kind} {name:?} takes no clients now; it may be stopped")]
     NotMet {
         /// What was asked for.
         kind: &'static str,
@@ -130,12 +130,12 @@ pub enum VisitError {
         /// The socket.
         socket: String,
     },
-    /// The host's: it has as many visitors as it can keep, of this user or of all.
-    #[error("the domain's host has too many visitors, of this user or of all: try again later")]
+    /// The host's: it has as many clients as it can keep, of this user or of all.
+    #[error("the domain's host has too many clients, of this user or of all: try again later")]
     Busy,
     /// The host's or the offering process's: no answer came in time.
     #[error(
-        "neither the domain's host nor whoever offers it answered by the deadline: allow more time, or see whether one of them is stopped"
+        "neither the domain's host nor the offering process answered by the deadline: allow more time, or see whether one of them is stopped"
     )]
     Unanswered,
     /// The domain's: what stands in the way of everybody who connects to it.

@@ -1,14 +1,15 @@
-//! Members offer ports, channels and exports by name; visitors ask for them.
+//! Members offer ports, channels and exports by name; clients of any process connect to them.
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `permissions` | judge who may visit an offer |
-//! | `offer` | keeps the offers of this process, and accepts visitors |
-//! | `error` | why not, of both sides |
-//! | `visit` | asks for an offer, from outside or inside |
+//! | `permissions` | judges which processes may connect to an offer |
+//! | `offer` | keeps the offers of this process, and accepts clients |
+//! | `connect` | connects to an offer, from outside the domain or inside |
+//! | `error` | why something is not offered, or not connected to |
 //!
 //! The host's side is `hosting::handoff`.
 
+mod connect;
 mod error;
 mod offer;
 mod permissions;
@@ -16,12 +17,11 @@ mod permissions;
 // They set limits.
 #[allow(unsafe_code)]
 mod tests;
-mod visit;
 
-pub use error::{OfferError, VisitError};
-pub(crate) use offer::{Offer, OfferInbox, OfferKind, Offers, Visitor, delegate, offer};
+#[cfg(test)]
+pub(crate) use connect::connect_own;
+pub(crate) use connect::{AcceptedConnection, Entrance, PendingConnection, connect};
+pub use error::{OfferConnectError, OfferError};
+pub(crate) use offer::{Client, Offer, OfferInbox, OfferKind, Offers, delegate, offer};
 pub use permissions::{AccessToken, Permissions};
 pub(crate) use permissions::{Verdict, judge, started};
-#[cfg(test)]
-pub(crate) use visit::visit_own;
-pub(crate) use visit::{AcceptedVisit, Entrance, PendingVisit, visit};

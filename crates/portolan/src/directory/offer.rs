@@ -1,4 +1,4 @@
-//! A process keeps its own offers, and accepts the visitors that the host hands to it.
+//! A process keeps its own offers, and accepts the clients that the host hands off to it.
 //!
 //! ```text
 //! offer() ---> new --announced--> open --drop--> gone
@@ -11,8 +11,8 @@
 //!
 //! - **O1** An offer does not lie in the region: this process keeps it, and the host knows of it
 //!   for as long as our connection to the host lasts.
-//! - **O2** When the drop of an [`Offer`] has returned, its inbox gets no visitor any more.
-//! - **O3** The kernel tells us who a visitor is; the host only tells which offer it wants.
+//! - **O2** When the drop of an [`Offer`] has returned, its inbox gets no client any more.
+//! - **O3** The kernel tells us who a client is; the host only tells which offer it wants.
 //! - **O4** A delegation is withdrawn once a host has answered so. That may be another host than
 //!   the one that got it: an earlier host has ended all copies, or is dead.
 
@@ -21,11 +21,11 @@ use super::permissions::{Permissions, Verdict, judge, started};
 use crate::space::descriptor::{Descriptor, HeldMemory};
 use crate::space::{Member, Part};
 use crate::{Deadline, Disowned};
+pub(crate) use portolan_abi::connect::OfferKind;
+use portolan_abi::connect::{ConnectAnswer, ConnectRequest, Grants, OfferName};
 use portolan_abi::control::{Announcement, Decline, FromMember};
 use portolan_abi::delegate::{Capability, Delegation};
 use portolan_abi::limits::MAX_OFFERS;
-pub(crate) use portolan_abi::visit::OfferKind;
-use portolan_abi::visit::{Grants, OfferName, Visit, VisitAnswer};
 use portolan_sys::process::{EventFd, PidFd, ProcessMemory};
 use portolan_sys::socket::{self, Peer, SocketError};
 use std::collections::{BTreeMap, VecDeque};
@@ -36,7 +36,7 @@ use std::time::{Duration, Instant};
 
 /// A process that the host has handed to an offer of ours, and whom its permissions admit. It is
 /// not trusted.
-pub(crate) struct Visitor {
+pub(crate) struct Client {
     /// The connection to it. It may have sent something already. The socket takes descriptors: an
     /// inbox that wants none makes it refuse them, and always receives with room for none.
     pub(crate) connection: Descriptor,
@@ -46,7 +46,7 @@ pub(crate) struct Visitor {
     pub(crate) pidfd: Option<Descriptor<PidFd>>,
 }
 
-impl Visitor {
+impl Client {
     /// Who is at the other end of a connection.
     fn new(connection: Descriptor) -> Result<Self, SocketError> {
         Ok(Self {
@@ -57,21 +57,21 @@ impl Visitor {
     }
 }
 
-/// Where the visitors of an offer arrive.
+/// Where the clients of an offer arrive.
 pub(crate) trait OfferInbox: Send + Sync {
-    /// Queues a visitor; must not wait. The membership thread calls this (in a private domain, the
-    /// visitor's thread) with the offers locked, so it must not make or drop one.
-    fn meet(&self, visitor: Visitor);
+    /// Queues a client; must not wait. The membership thread calls this (in a private domain, the
+    /// client's thread) with the offers locked, so it must not make or drop one.
+    fn meet(&self, client: Client);
 }
 
-/// Something that visitors may ask for by its name, until dropped.
+/// Something that clients may ask for by its name, until dropped.
 #[must_use = "a dropped offer is withdrawn"]
 pub(crate) struct Offer {
     member: Arc<Member>,
     number: u32,
 }
 
-/// Offers something to the visitors that `permissions` admit; they arrive at `inbox`.
+/// Offers something to the clients that `permissions` admit; they arrive at `inbox`.
 /// [`Deadline::NOW`] waits for the host's answer, and for no host.
 ///
 /// # Errors
@@ -125,8 +125,8 @@ struct Delegated {
     memory: HeldMemory,
 }
 
-/// Delegates memory of this process to the host, for permitted visitors that show `capability`.
-/// The membership thread tells the host soon, and visitors wait until then; this call does not
+/// Delegates memory of this process to the host, for permitted clients that show `capability`.
+/// The membership thread tells the host soon, and clients wait until then; this call does not
 /// wait.
 ///
 /// # Errors
@@ -167,8 +167,8 @@ pub(crate) fn delegate(
 struct Nowhere;
 
 impl OfferInbox for Nowhere {
-    fn meet(&self, visitor: Visitor) {
-        drop(visitor);
+    fn meet(&self, client: Client) {
+        drop(client);
     }
 }
 
@@ -225,7 +225,7 @@ struct Table {
     /// What the host is to be told of, in this order: what is gone, then what is new.
     withdrawn: VecDeque<u32>,
     fresh: VecDeque<u32>,
-    /// To be rung when something is offered.
+    /// Notified when something is offered.
     bells: Vec<Weak<EventFd>>,
     /// Delegations that are withdrawn and not yet answered, each with the number of answers to
     /// come.
@@ -254,7 +254,7 @@ enum State {
     New,
     /// It has been told, and has not answered.
     Announced,
-    /// The host hands visitors to it.
+    /// The host hands clients to it.
     Open,
     /// It would not have it.
     Declined(Decline),
@@ -299,7 +299,7 @@ impl Offers {
         Ok(number)
     }
 
-    /// Rings whenever something is offered; it has rung now.
+    /// An event descriptor that is notified whenever something is offered; it is readable now.
     pub(crate) fn bell(&self) -> io::Result<Arc<EventFd>> {
         let bell = Arc::new(EventFd::new()?);
         bell.notify()?;
@@ -461,40 +461,43 @@ impl Offers {
         self.0.changed.notify_all();
     }
 
-    /// Accepts a visitor that the host has handed to the offer `number`. If the offer has been
-    /// withdrawn, the connection is closed, and the visitor asks again.
+    /// Accepts a client that the host has handed to the offer `number`. If the offer has been
+    /// withdrawn, the connection is closed, and the client asks again.
     pub(crate) fn take_handoff(&self, number: u32, connection: Descriptor) {
         let table = self.lock();
-        let (Some(made), Ok(visitor)) = (table.made.get(&number), Visitor::new(connection)) else {
+        let (Some(made), Ok(client)) = (table.made.get(&number), Client::new(connection)) else {
             return;
         };
         // The host has seen to the token (O3).
         let token = made.grants.token;
-        if made.verdict(&visitor, token.as_ref()) != Verdict::Admitted {
+        if made.verdict(&client, token.as_ref()) != Verdict::Admitted {
             return;
         }
         // Refused until now. Before it hears of us, because it may send some at once.
-        let _ = socket::accept_descriptors(&visitor.connection);
-        let answer = VisitAnswer::Accepted.encode();
+        let _ = socket::accept_descriptors(&client.connection);
+        let answer = ConnectAnswer::Accepted.encode();
         let now = Some(Instant::now());
-        if socket::send_by(&visitor.connection, &answer, &[], now).is_ok() {
-            portolan_shm::mark!("visit.accepted");
-            made.inbox.meet(visitor);
+        if socket::send_by(&client.connection, &answer, &[], now).is_ok() {
+            portolan_shm::mark!("connect.accepted");
+            made.inbox.meet(client);
         }
     }
 
     /// Hands this process to an offer of its own, in a private domain. `None`: there is none of
     /// that name.
-    pub(crate) fn visit_here(&self, visit: &Visit) -> Option<Result<Own, SocketError>> {
+    pub(crate) fn connect_here(
+        &self,
+        request: &ConnectRequest,
+    ) -> Option<Result<Own, SocketError>> {
         let table = self.lock();
-        let made = table.find(visit.kind, &visit.name)?;
-        Some(made.meet_own(visit))
+        let made = table.find(request.kind, &request.name)?;
+        Some(made.meet_own(request))
     }
 
     /// Waits until there is such an offer, or until `deadline`.
-    pub(crate) fn wait_offer(&self, visit: &Visit, deadline: Deadline) {
+    pub(crate) fn wait_offer(&self, request: &ConnectRequest, deadline: Deadline) {
         let mut table = self.lock();
-        while table.find(visit.kind, &visit.name).is_none() && !deadline.has_passed() {
+        while table.find(request.kind, &request.name).is_none() && !deadline.has_passed() {
             table = self.sleep(table, deadline);
         }
     }
@@ -516,26 +519,26 @@ impl Record {
     }
 }
 
-/// What becomes of a visit to ourselves: a connection, or why not and who we are.
+/// The outcome of a request to our own process: a connection, or why not and who we are.
 pub(crate) type Own = Result<OwnedFd, (Verdict, u32)>;
 
 impl Made {
-    fn verdict(&self, visitor: &Visitor, token: Option<&[u8; 16]>) -> Verdict {
-        let Visitor { peer, pidfd, .. } = visitor;
+    fn verdict(&self, client: &Client, token: Option<&[u8; 16]>) -> Verdict {
+        let Client { peer, pidfd, .. } = client;
         let started = || started(peer, pidfd.as_ref()?);
         judge(&self.grants, peer, started, token)
     }
 
     /// Meets this very process.
-    fn meet_own(&self, visit: &Visit) -> Result<Own, SocketError> {
+    fn meet_own(&self, request: &ConnectRequest) -> Result<Own, SocketError> {
         let (theirs, ours) = socket::pair()?;
-        let visitor = Visitor::new(Descriptor::new(ours))?;
-        match self.verdict(&visitor, visit.token.as_ref()) {
+        let client = Client::new(Descriptor::new(ours))?;
+        match self.verdict(&client, request.token.as_ref()) {
             Verdict::Admitted => {
-                self.inbox.meet(visitor);
+                self.inbox.meet(client);
                 Ok(Ok(theirs))
             }
-            verdict => Ok(Err((verdict, visitor.peer.uid))),
+            verdict => Ok(Err((verdict, client.peer.uid))),
         }
     }
 }

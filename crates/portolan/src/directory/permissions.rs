@@ -1,16 +1,16 @@
-//! Permissions say which visitors an offer admits, by the credentials that the kernel reports.
+//! Permissions say which clients an offer admits, by the credentials that the kernel reports.
 
 use super::OfferError;
 use crate::space::OVERFLOW_ID;
+use portolan_abi::connect::Grants;
 use portolan_abi::limits::MAX_GRANTS;
-use portolan_abi::visit::Grants;
 use portolan_sys::process::{self, PidFd, start_time};
 use portolan_sys::socket::Peer;
 use std::io;
 
-/// A secret that visitors must know, in addition to being permitted: 128 random bits.
+/// A secret that clients must know, in addition to being permitted: 128 random bits.
 ///
-/// It is handed on however the two sides like: by a file, an environment variable, a
+/// It is given to clients however the two sides like: by a file, an environment variable, a
 /// message. Two are compared in a time that says nothing of where they differ, and
 /// `Debug` does not show it.
 ///
@@ -39,7 +39,7 @@ impl AccessToken {
         Self(bytes)
     }
 
-    /// Its bytes, to hand on.
+    /// Its bytes, to give to a client.
     pub const fn to_bytes(self) -> [u8; 16] {
         self.0
     }
@@ -62,10 +62,10 @@ impl std::fmt::Debug for AccessToken {
     }
 }
 
-/// Who may visit what is offered.
+/// Says which processes may connect to an offer.
 ///
-/// Whoever one of users, groups and processes names is admitted; a token is asked for in
-/// addition. The kernel says who a visitor is, as of the moment when it connected. The
+/// A process is admitted if its user, one of its groups or its id is listed; a token is asked for
+/// in addition. The kernel says who a client is, as of the moment when it connected. The
 /// user and group that it names when it cannot tell (65534, `nobody`) match nothing, not
 /// even [`anyone`](Self::anyone).
 ///
@@ -172,7 +172,7 @@ impl Permissions {
     }
 }
 
-/// What is found about a visitor.
+/// What is found about a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Admitted,
@@ -187,7 +187,7 @@ pub(crate) fn started(peer: &Peer, pidfd: &PidFd) -> Option<u64> {
     started.filter(|_| !pidfd.is_dead())
 }
 
-/// Whether `grants` admit a visitor that shows `token`. `started` says when it started,
+/// Whether `grants` admit a client that shows `token`. `started` says when it started,
 /// if it can be told, and is asked only where that matters.
 pub(crate) fn judge(
     grants: &Grants,

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! accept -- greeting -- user and group permitted? -- entry: claimed -- joining -- welcome -- (its act) live
-//!              | visit            | no                        |           |
+//!              | connect request  | no                        |           |
 //!              v                  v                           v killed    v its connection ends
 //!         `handoff`            refused                       free again, by the host
 //! ```
@@ -287,18 +287,18 @@ impl Admission {
             Ok(Some(received)) => received.len.min(buffer.len()),
             Err(_) => 0,
         };
-        // Taken out of its place: it becomes a space, a visitor, or goes.
+        // Taken out of its place: it becomes a space, a client, or goes.
         let newcomer = self.newcomers[index].take()?;
         if received == 0 {
             return None;
         }
         let connection = &newcomer.connection;
         let greeting = match Greeting::decode(&buffer[..received]) {
-            Some(Greeting::OtherVisit(version)) => {
+            Some(Greeting::OtherConnect(version)) => {
                 refuse(member, connection, Reason::Version, version.into());
                 return None;
             }
-            Some(visit @ Greeting::Visit(_)) => return Some((newcomer, visit)),
+            Some(request @ Greeting::Connect(_)) => return Some((newcomer, request)),
             other => other,
         };
         // What follows is for those who may join.
@@ -518,7 +518,7 @@ impl Host {
             return;
         };
         match greeting {
-            Greeting::Visit(visit) => self.receive(member, newcomer, visit),
+            Greeting::Connect(request) => self.receive(member, newcomer, request),
             Greeting::Hello(hello) => {
                 let welcomed = self.admission.admit(member, sockets, newcomer, &hello);
                 // What was undone for it is not watched any more.
@@ -533,7 +533,7 @@ impl Host {
                 }));
             }
             Greeting::Return(back) => self.take_back(member, newcomer, back),
-            Greeting::Look(_) | Greeting::OtherVisit(_) => {}
+            Greeting::Look(_) | Greeting::OtherConnect(_) => {}
         }
     }
 

@@ -1,17 +1,17 @@
-//! The host keeps the table of offers, and hands each visitor to the member that it asks for.
+//! The host keeps the table of offers, and hands each client off to the acceptor of the offer.
 //!
 //! ```text
-//! greeting: visit -- offered? -- permitted? -- handed to the member that offers
+//! connect request -- offered? -- permitted? -- handed off to the acceptor
 //!              | no     ^ an offer    | no         | it is behind
 //!              v        |             v            v
-//!             waiting --+          refused      waiting, until it has received others
+//!             waiting --+          refused      waiting, until the acceptor has received others
 //! ```
 //!
 //! # Invariants
 //!
-//! - **V1** A visitor learns nothing of an offer that does not admit it.
-//! - **V2** A visitor has one descriptor here, and none once it is handed over; there are
-//!   never more than [`Limits`] says, of one user and of all. A visitor beyond that is refused.
+//! - **V1** A client learns nothing of an offer that does not admit it.
+//! - **V2** A client has one descriptor here, and none once it is handed off; there are
+//!   never more than [`Limits`] says, of one user and of all. A client beyond that is refused.
 //! - **V3** The host waits for no process: a record that does not fit a socket at once is not sent.
 
 use super::admit::{Newcomer, refuse};
@@ -21,11 +21,11 @@ use crate::space::Member;
 use crate::space::descriptor::Descriptor;
 use crate::space::host::{host_of, me};
 use crate::space::host_connection::HostSockets;
+use portolan_abi::connect::{ConnectAnswer, ConnectRequest, Grants, OfferKind, OfferName};
 use portolan_abi::control::{Announcement, Decline, FromHost, FromMember, WINDOW};
 use portolan_abi::hello::Reason;
 use portolan_abi::limits::MAX_OFFERS;
 use portolan_abi::space::HostWord;
-use portolan_abi::visit::{Grants, OfferKind, OfferName, Visit, VisitAnswer};
 use portolan_sys::process::PidFd;
 use portolan_sys::socket::{self, Address, Peer, SocketError};
 use std::collections::HashMap;
@@ -38,7 +38,7 @@ use std::time::Instant;
 /// How many strangers' descriptors a host keeps, by how many it may have.
 #[derive(Clone, Copy)]
 pub(super) struct Limits {
-    /// Visitors that wait.
+    /// Clients that wait.
     waiting: usize,
     /// Of one user.
     waiting_of_one: usize,
@@ -69,7 +69,7 @@ impl Limits {
 
 type Key = (OfferKind, OfferName);
 
-/// The offers of the domain, and the visitors that wait for one.
+/// The offers of the domain, and the clients that wait for one.
 #[derive(Default)]
 pub(super) struct OfferTable {
     offers: HashMap<Key, Vec<Posted>>,
@@ -87,19 +87,19 @@ struct Posted {
     reannounced: bool,
 }
 
-/// A visitor that has greeted.
+/// A client that has greeted.
 pub(super) struct Waiting {
     pub(super) connection: Descriptor,
     peer: Peer,
-    visit: Visit,
+    request: ConnectRequest,
 }
 
 impl Waiting {
     fn key(&self) -> Key {
-        (self.visit.kind, self.visit.name)
+        (self.request.kind, self.request.name)
     }
 
-    /// When the visitor's process started, if it lives and means something to us.
+    /// When the client's process started, if it lives and means something to us.
     fn started(&self) -> Option<u64> {
         started(&self.peer, &PidFd::of_peer(&self.connection).ok()?)
     }
@@ -175,64 +175,64 @@ impl OfferTable {
 }
 
 impl Host {
-    /// A newcomer has greeted as a visitor.
-    pub(super) fn receive(&mut self, member: &Member, newcomer: Newcomer, visit: Visit) {
+    /// A newcomer has greeted as a client.
+    pub(super) fn receive(&mut self, member: &Member, newcomer: Newcomer, request: ConnectRequest) {
         let Newcomer {
             connection, peer, ..
         } = newcomer;
-        let visitor = Waiting {
+        let client = Waiting {
             connection,
             peer,
-            visit,
+            request,
         };
-        let Some((visitor, answer)) = self.hand_off(member, visitor) else {
+        let Some((client, answer)) = self.hand_off(member, client) else {
             return;
         };
         let limits = Limits::now();
         let waiting = || self.offer_table.waiting.iter().flatten();
-        let same = waiting().filter(|w| w.peer.uid == visitor.peer.uid).count();
+        let same = waiting().filter(|w| w.peer.uid == client.peer.uid).count();
         if waiting().count() >= limits.waiting || same >= limits.waiting_of_one {
             let all = waiting().count() as u64;
-            return refuse(member, &visitor.connection, Reason::Busy, all);
+            return refuse(member, &client.connection, Reason::Busy, all);
         }
-        portolan_shm::mark!("visit.waits");
-        if tell(&visitor.connection, answer) {
-            self.offer_table.waiting.push(Some(visitor));
+        portolan_shm::mark!("connect.waits");
+        if tell(&client.connection, answer) {
+            self.offer_table.waiting.push(Some(client));
         }
     }
 
-    /// Hands a visitor to the member that it asks for, or refuses it. Gives it back if it must
+    /// Hands a client to the member that it asks for, or refuses it. Gives it back if it must
     /// wait, with the answer that says what for.
-    fn hand_off(&mut self, member: &Member, visitor: Waiting) -> Option<(Waiting, VisitAnswer)> {
-        let Some(posted) = self.offer_table.find(&visitor.key()) else {
-            return Some((visitor, VisitAnswer::Wait));
+    fn hand_off(&mut self, member: &Member, client: Waiting) -> Option<(Waiting, ConnectAnswer)> {
+        let Some(posted) = self.offer_table.find(&client.key()) else {
+            return Some((client, ConnectAnswer::Wait));
         };
-        let Waiting { peer, visit, .. } = &visitor;
-        let token = visit.token.as_ref();
+        let Waiting { peer, request, .. } = &client;
+        let token = request.token.as_ref();
         let user = u64::from(peer.uid);
-        match judge(&posted.grants, peer, || visitor.started(), token) {
+        match judge(&posted.grants, peer, || client.started(), token) {
             Verdict::Admitted => {}
             Verdict::NotPermitted => {
-                refuse(member, &visitor.connection, Reason::Permission, user);
+                refuse(member, &client.connection, Reason::Permission, user);
                 return None;
             }
             Verdict::WrongToken => {
-                refuse(member, &visitor.connection, Reason::Token, user);
+                refuse(member, &client.connection, Reason::Token, user);
                 return None;
             }
         }
         let (by, number) = (posted.by, posted.number);
-        let (domain, name, process) = (member.domain.as_str(), visit.name.as_str(), peer.pid);
-        let kind = visit.kind;
-        tracing::debug!(domain, %kind, name, process, user, to = by.space, "a visitor is handed off");
+        let (domain, name, process) = (member.domain.as_str(), request.name.as_str(), peer.pid);
+        let kind = request.kind;
+        tracing::debug!(domain, %kind, name, process, user, to = by.space, "a client is handed off");
         if kind == OfferKind::Memory {
-            self.serve_importer(member, by, number, visitor.connection, &visitor.peer);
+            self.serve_importer(member, by, number, client.connection, &client.peer);
             return None;
         }
         if by == me(member) {
             member
                 .part::<Offers>()
-                .take_handoff(number, visitor.connection);
+                .take_handoff(number, client.connection);
             return None;
         }
         let mut watched = self.watched.iter_mut();
@@ -242,26 +242,26 @@ impl Host {
         let Some((maker, connection)) =
             maker.and_then(|w| Some((&mut w.handed, w.connection.as_ref()?)))
         else {
-            return Some((visitor, VisitAnswer::Queue));
+            return Some((client, ConnectAnswer::Queue));
         };
-        portolan_shm::mark!("visit.handing");
+        portolan_shm::mark!("connect.handing");
         let record = FromHost::HandOff(number).encode();
-        let visitors = [visitor.connection.as_fd()];
-        match socket::send_by(connection, &record, &visitors, Some(Instant::now())) {
+        let clients = [client.connection.as_fd()];
+        match socket::send_by(connection, &record, &clients, Some(Instant::now())) {
             Ok(()) => {
                 *maker += 1;
-                portolan_shm::mark!("visit.handed");
+                portolan_shm::mark!("connect.handed");
             }
             Err(SocketError::Closed | SocketError::TimedOut) => {
-                return Some((visitor, VisitAnswer::Queue));
+                return Some((client, ConnectAnswer::Queue));
             }
             // Too many descriptors on their way; the kernel counts them as ours.
-            Err(_) => refuse(member, &visitor.connection, Reason::Descriptors, 0),
+            Err(_) => refuse(member, &client.connection, Reason::Descriptors, 0),
         }
         None
     }
 
-    /// Hands off the waiting visitors that `who` names.
+    /// Hands off the waiting clients that `who` names.
     fn serve(&mut self, member: &Member, who: impl Fn(&Key, &OfferTable) -> bool) {
         for index in 0..self.offer_table.waiting.len() {
             let offer_table = &mut self.offer_table;
@@ -269,27 +269,27 @@ impl Host {
             if !offer_table.waiting[index].as_ref().is_some_and(named) {
                 continue;
             }
-            if let Some(visitor) = offer_table.waiting[index].take() {
-                let left = self.hand_off(member, visitor);
-                self.offer_table.waiting[index] = left.map(|(visitor, _)| visitor);
+            if let Some(client) = offer_table.waiting[index].take() {
+                let left = self.hand_off(member, client);
+                self.offer_table.waiting[index] = left.map(|(client, _)| client);
             }
         }
     }
 
-    /// A visitor that waits has said something, or has hung up.
+    /// A client that waits has said something, or has hung up.
     pub(super) fn interrupted(&mut self, member: &Member, index: usize) {
-        let Some(visitor) = &self.offer_table.waiting[index] else {
+        let Some(client) = &self.offer_table.waiting[index] else {
             return;
         };
-        match socket::try_receive(&visitor.connection, &mut [0; 1], 0) {
+        match socket::try_receive(&client.connection, &mut [0; 1], 0) {
             Ok(None) => return,
-            Ok(Some(_)) => refuse(member, &visitor.connection, Reason::Garbled, 0),
+            Ok(Some(_)) => refuse(member, &client.connection, Reason::Garbled, 0),
             Err(_) => {}
         }
         self.offer_table.waiting[index] = None;
     }
 
-    /// Enters an offer of a member, and hands off the visitors that wait for it.
+    /// Enters an offer of a member, and hands off the clients that wait for it.
     pub(super) fn offered(
         &mut self,
         member: &Member,
@@ -322,7 +322,7 @@ impl Host {
         }
     }
 
-    /// Enters an offer, and hands off the visitors that wait for it.
+    /// Enters an offer, and hands off the clients that wait for it.
     pub(super) fn enter(
         &mut self,
         member: &Member,
@@ -398,8 +398,8 @@ impl Host {
     }
 }
 
-/// Tells a visitor something; whether it is still there.
-pub(super) fn tell(connection: &Descriptor, answer: VisitAnswer) -> bool {
+/// Tells a client something; whether it is still there.
+pub(super) fn tell(connection: &Descriptor, answer: ConnectAnswer) -> bool {
     socket::send_by(connection, &answer.encode(), &[], Some(Instant::now())).is_ok()
 }
 

@@ -40,7 +40,7 @@ pub(super) struct Host {
     pub(super) watched: Vec<Watched>,
     /// Newcomers.
     pub(super) admission: Admission,
-    /// What is offered to visitors, and who waits for it.
+    /// What is offered to clients, and who waits for it.
     pub(super) offer_table: OfferTable,
     /// The threads that copy to and from delegated memory.
     pub(super) copy_brokers: CopyBrokers,
@@ -207,9 +207,9 @@ impl Host {
                 .into_iter()
                 .map(|(e, fd)| (Source::Newcomers(e), fd)),
         );
-        for (i, visitor) in self.offer_table.waiting.iter().enumerate() {
-            let Some(visitor) = visitor else { continue };
-            all.push((Source::Waiting(i), visitor.connection.as_fd()));
+        for (i, client) in self.offer_table.waiting.iter().enumerate() {
+            let Some(client) = client else { continue };
+            all.push((Source::Waiting(i), client.connection.as_fd()));
         }
         for (i, watched) in self.watched.iter().enumerate() {
             all.push((Source::Death(i), watched.pidfd.as_fd()));

@@ -1,4 +1,4 @@
-//! The membership thread watches the host, or hosts: one background thread of each member.
+//! The membership thread, one of each member, watches the host, or hosts.
 //!
 //! It holds the membership only for the moments in which it acts; see `space::host_connection`.
 

@@ -1,4 +1,4 @@
-//! Hosting: processes join a domain, one member hosts it, and the host reclaims the dead.
+//! Processes join a domain, one member hosts it, and the host reclaims what the dead held.
 //!
 //! ```text
 //!                 bind and listen first                     leave: all returned
@@ -17,7 +17,7 @@
 //! | `watch` | a member's role: waits for the host's death, and succeeds it; admits newcomers while the host is stopped |
 //! | `host` | the host's role: handles newcomers, connections, offers, deaths |
 //! | `admit` | admits one newcomer, by the host or by another member |
-//! | `handoff` | the table of offers; hands visitors to the members that offer |
+//! | `handoff` | the table of offers; hands clients to the members that offer |
 //! | `copy_broker` | the host's threads that copy to and from delegated memory |
 //! | `reclaim` | returns what a dead space held |
 //!

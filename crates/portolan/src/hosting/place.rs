@@ -1,4 +1,4 @@
-//! The memberships of this process: one in a domain, and one thread that joins it at a time.
+//! Keeps the memberships of this process: one in a domain, and one thread that joins it at a time.
 
 use crate::space::Member;
 use crate::space::host_connection::Departure;

@@ -96,7 +96,7 @@ pub(super) fn reclaim(member: &Member, space: u8, incarnation: u32, end: End) {
     entry.pid.store(0, Ordering::Relaxed);
     entry.start_time.store(0, Ordering::Relaxed);
     portolan_shm::region::write_text(&entry.name, "");
-    // Release: who adopts chunks because of it sees them without a home.
+    // Release: who adopts chunks because of it sees them without a cache owner.
     let reclaims = &member.tables().header.reclaims.value;
     reclaims.fetch_add(1, Ordering::Release);
     mark!("host.reclaim.counted");
@@ -164,7 +164,7 @@ impl<'m> Estate<'m> {
         self.keep("moving", Self::close_unsent_ports);
         self.keep("claims", Self::void_claims);
         self.keep("ports", Self::close_ports);
-        self.keep("rings", |estate| {
+        self.keep("cycles", |estate| {
             port::unreachable::close(estate.member);
         });
         self.keep("rights", Self::drop_rights);

@@ -255,7 +255,7 @@ impl Control {
                 Ok(None) => return,
                 Ok(Some(received)) => received,
                 Err(SocketError::DescriptorsExhausted { .. }) => {
-                    // The visitor's connection has ended with that, so it asks again.
+                    // The client's connection has ended with that, so it asks again.
                     self.say(&FromMember::Received);
                     continue;
                 }
@@ -273,7 +273,7 @@ impl Control {
                 Some(FromHost::Done(number)) => self.answered(offers, number, Ok(())),
                 Some(FromHost::Declined(number, why)) => self.answered(offers, number, Err(why)),
                 Some(FromHost::HandOff(number)) => {
-                    portolan_shm::mark!("visit.received");
+                    portolan_shm::mark!("connect.received");
                     if let Some(connection) = received.fds.pop() {
                         offers.take_handoff(number, Descriptor::new(connection));
                     }

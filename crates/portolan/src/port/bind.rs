@@ -1,4 +1,4 @@
-//! Making a port.
+//! Binds a new port: takes its entry, its name and its queue, and makes the receive right.
 
 use super::{ReceiveRight, entry, names, unreachable};
 use crate::space::Member;

@@ -1,4 +1,4 @@
-//! Closing a port: by its owner, or on behalf of a dead one. Each step may be repeated.
+//! Closes a port, for its owner or on behalf of a dead one. Each step may be repeated.
 
 use super::rights::Right;
 use super::watches::{drop_watches, fire_watches};
@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 ///
 /// 1. The generation goes up: every right on it is a dead name.
 /// 2. Every slot is closed; what waited in it is given back, its requests are answered.
-/// 3. Whoever waits for it is woken, whoever watches it is told.
+/// 3. Its waiting threads are woken, and its watchers are told.
 /// 4. Entry and queue memory are given back, or linger until live senders have let go of their
 ///    slots ([`super::entry`]).
 pub(crate) fn close(member: &Member, index: u16) {

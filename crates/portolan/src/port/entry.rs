@@ -1,36 +1,36 @@
-//! Entries of ports, and the memory of their queues: taken by a bind, given back by a close.
+//! Takes a port's entry and the memory of its queue for a bind, and gives both back at a close.
 //!
 //! ```text
-//!  free --> binding, ours --> queue named, its units taken, memory had --> open
+//!  free --> binding, ours --> queue named, its banks taken, memory had --> open
 //!    ^                                                                       |
-//!    +-- binding, ours: memory given up, units and entry given back <-- lingering, all
+//!    +-- binding, ours: memory given up, banks and entry given back <-- lingering, all
 //!                                                                       slots closed
 //! ```
 //!
-//! Whoever has an entry in *binding* is named by its status word, the entry names the queue's
-//! units, and these name the entry. So the host finds all that a space had taken which died
-//! here, and gives it back ([`give_back`] may be repeated).
+//! The status word of an entry in *binding* names the space that has it, the entry names the
+//! queue's banks, and these name the entry. So the host finds everything that a space had taken
+//! before it died here, and gives it back ([`give_back`] may be repeated).
 //!
 //! # What counts against the domain's limit
 //!
-//! Memory of queues counts in whole chunks of 2 MiB, as memory of extents does; what is less than
-//! a chunk comes with the domain, as its tables do. `queue_chunks` says how many there may be.
-//! Whoever takes memory notes it at its units, then makes sure that there may be as much; whoever
-//! gives some up lowers the number, then looks again. A death in between leaves the number wrong
-//! until the next one does that, at the latest the host ([`settle`]).
+//! Memory of queues counts in whole chunks of 2 MiB, as memory of extents does; less than a chunk
+//! comes with the domain, as its tables do. `queue_chunks` says how many there may be. A space that
+//! takes memory notes it at its banks, then makes sure that there may be as much; a space that
+//! gives memory up lowers the number, then looks again. A death in between leaves the number wrong
+//! until the next space does that, at the latest the host ([`settle`]).
 //!
-//! What closed ports had is kept for the next ones, up to [`SPARE`] of each width of slot; more,
+//! Closed ports leave their memory to the next ones, up to [`SPARE`] of each width of slot; more,
 //! and all of it where memory is short, goes back to the system.
 
 use super::BindError;
 use crate::space::Member;
 use crate::space::extent;
-use portolan_abi::limits::{CHUNK, MAX_SLOT_LINES, PAGE, UNIT_SLOTS};
+use portolan_abi::limits::{BANK_SLOTS, CHUNK, MAX_SLOT_LINES, PAGE};
 use portolan_abi::port::{GENERATION_MASK, PortPhase, PortStatus, QueuePlace};
 use portolan_abi::slot::POSITION_BITS;
 use portolan_shm::mark;
 use portolan_shm::queue::{PortEntry, Queue};
-use portolan_shm::queue_memory::{QueueMemory, UnitOwner};
+use portolan_shm::queue_memory::{BankOwner, QueueMemory};
 use portolan_sys::memory;
 use std::sync::atomic::Ordering;
 
@@ -94,22 +94,22 @@ impl<'m> Taken<'m> {
     pub(super) fn queue(&self, slots: usize, lines: usize) -> Result<Queue<'m>, BindError> {
         let tables = self.member.tables();
         let memory = tables.queue_memory(lines).ok_or(BindError::NoRoom)?;
-        let owner = UnitOwner::port(self.index);
+        let owner = BankOwner::port(self.index);
         let mut place = None;
-        let name = |unit| {
-            place = QueuePlace::new(slots, lines, unit);
+        let name = |bank| {
+            place = QueuePlace::new(slots, lines, bank);
             let word = place.map_or(0, QueuePlace::pack);
-            // Release: before its units are taken (U2).
+            // Release: before its banks are taken (U2).
             self.entry.control.queue.store(word, Ordering::Release);
         };
-        let units = slots.div_ceil(UNIT_SLOTS);
-        let taken = memory.take(owner, units, name);
+        let banks = slots.div_ceil(BANK_SLOTS);
+        let taken = memory.take(owner, banks, name);
         let place = taken.and(place).ok_or(BindError::NoRoom)?;
         mark!("bind.queue_taken");
         have_memory(self.member, memory, place)?;
         let queue = tables.queue_at(self.entry, place);
         let queue = queue.ok_or(BindError::NoRoom)?;
-        // Acquire: after the units were taken (U5).
+        // Acquire: after the banks were taken (U5).
         let from = tables.header.positions.value.load(Ordering::Acquire);
         if from >= LAST_BEGINNING {
             return Err(BindError::NoRoom);
@@ -187,7 +187,7 @@ pub(crate) fn give_back_of_dead(member: &Member, index: u16) {
     give_back(member, index, generation);
 }
 
-/// Gives back an entry in *binding*, and what it has of the units that it names. For the space
+/// Gives back an entry in *binding*, and what it has of the banks that it names. For the space
 /// that has it, or the host for a dead one. May be repeated.
 fn give_back(member: &Member, index: u16, generation: u32) {
     let tables = member.tables();
@@ -200,20 +200,20 @@ fn give_back(member: &Member, index: u16, generation: u32) {
     if let Some(place) = place
         && let Some(memory) = tables.queue_memory(place.lines())
     {
-        let owner = UnitOwner::port(index);
-        let (first, units) = (place.unit() as usize, place.units());
+        let owner = BankOwner::port(index);
+        let (first, banks) = (place.bank() as usize, place.banks());
         // Where it has not all of them, its binder died while it took them, or somebody while
         // they were given back: no memory was had, or what becomes of it was decided.
-        let emptied = memory.has(owner, first, units)
-            && memory.spare(most_spare(place.lines())) + units > most_spare(place.lines())
+        let emptied = memory.has(owner, first, banks)
+            && memory.spare(most_spare(place.lines())) + banks > most_spare(place.lines())
             && empty(member, memory, place);
         mark!("entry.emptied");
-        memory.give_back(owner, first, units);
+        memory.give_back(owner, first, banks);
         if emptied {
             settle(member);
         }
     }
-    mark!("entry.units_returned");
+    mark!("entry.banks_returned");
     tables.ports_in_use().forget(usize::from(index));
     let free = PortStatus {
         generation,
@@ -224,27 +224,27 @@ fn give_back(member: &Member, index: u16, generation: u32) {
     mark!("entry.free");
 }
 
-/// Units of so many lines a slot that may be spare.
+/// Banks of so many lines a slot that may be spare.
 fn most_spare(lines: usize) -> usize {
     SPARE / (lines * PAGE)
 }
 
-/// Has memory for every unit of a queue that we are making (U6).
+/// Has memory for every bank of a queue that we are making (U6).
 fn have_memory(
     member: &Member,
     memory: &QueueMemory<'_>,
     place: QueuePlace,
 ) -> Result<(), BindError> {
-    let fresh = memory.note_memory(place.unit() as usize, place.units());
+    let fresh = memory.note_memory(place.bank() as usize, place.banks());
     if fresh.is_empty() {
         return Ok(());
     }
-    let unit_bytes = (place.lines() * PAGE) as u64;
+    let bank_bytes = (place.lines() * PAGE) as u64;
     let all = member.tables().geometry.queues + place.offset();
-    let offset = |unit: usize| all + (unit - place.unit() as usize) as u64 * unit_bytes;
+    let offset = |bank: usize| all + (bank - place.bank() as usize) as u64 * bank_bytes;
     let had = may_have(member)
         && fresh.iter().all(|run| {
-            let bytes = run.len() as u64 * unit_bytes;
+            let bytes = run.len() as u64 * bank_bytes;
             memory::allocate(member.region.fd(), offset(run.start), bytes).is_ok()
         });
     if had {
@@ -252,30 +252,30 @@ fn have_memory(
         return Ok(());
     }
     for run in fresh {
-        let bytes = run.len() as u64 * unit_bytes;
+        let bytes = run.len() as u64 * bank_bytes;
         if memory::punch(member.region.fd(), offset(run.start), bytes).is_ok() {
             memory.note_empty(run.start, run.len());
         }
     }
     settle(member);
     Err(BindError::OutOfMemory {
-        bytes: place.units() as u64 * unit_bytes,
+        bytes: place.banks() as u64 * bank_bytes,
         limit: member.tables().header.limit.load(Ordering::Relaxed),
     })
 }
 
-/// Gives the memory of a queue's units to the system; they are ours.
+/// Gives the memory of a queue's banks to the system; they are ours.
 fn empty(member: &Member, memory: &QueueMemory<'_>, place: QueuePlace) -> bool {
     let offset = member.tables().geometry.queues + place.offset();
-    let bytes = (place.units() * place.lines() * PAGE) as u64;
+    let bytes = (place.banks() * place.lines() * PAGE) as u64;
     let punched = memory::punch(member.region.fd(), offset, bytes).is_ok();
     if punched {
-        memory.note_empty(place.unit() as usize, place.units());
+        memory.note_empty(place.bank() as usize, place.banks());
     }
     punched
 }
 
-/// Whole chunks of queue memory, by what the units say.
+/// Whole chunks of queue memory, by what the banks say.
 fn chunks(member: &Member) -> u64 {
     let bytes: usize = (1..=MAX_SLOT_LINES)
         .filter_map(|lines| {
@@ -286,7 +286,7 @@ fn chunks(member: &Member) -> u64 {
     (bytes / CHUNK) as u64
 }
 
-/// Whether queues may have the memory that their units say they have.
+/// Whether queues may have the memory that their banks say they have.
 fn may_have(member: &Member) -> bool {
     let tables = member.tables();
     let granted = &tables.header.queue_chunks.value;
@@ -306,7 +306,7 @@ fn may_have(member: &Member) -> bool {
     true
 }
 
-/// Has the number of chunks say what the units say.
+/// Has the number of chunks say what the banks say.
 pub(crate) fn settle(member: &Member) {
     let granted = &member.tables().header.queue_chunks.value;
     loop {
@@ -323,35 +323,35 @@ pub(crate) fn settle(member: &Member) {
     }
 }
 
-/// Gives the memory of all units that no port has to the system; how many bytes. None where all
-/// entries are in use: the units need an owner meanwhile.
+/// Gives the memory of all banks that no port has to the system; how many bytes. None where all
+/// entries are in use: the banks need an owner meanwhile.
 pub(crate) fn empty_spare(member: &Member) -> u64 {
     let Some(taken) = take(member) else {
         return 0;
     };
-    let owner = UnitOwner::port(taken.index);
+    let owner = BankOwner::port(taken.index);
     let mut bytes = 0;
     for lines in 1..=MAX_SLOT_LINES {
         let Some(memory) = member.tables().queue_memory(lines) else {
             continue;
         };
         let mut from = 0;
-        let place = |unit, units: usize| QueuePlace::new(units * UNIT_SLOTS, lines, unit);
-        let name = |unit, units| {
-            let word = place(unit, units).map_or(0, QueuePlace::pack);
+        let place = |bank, banks: usize| QueuePlace::new(banks * BANK_SLOTS, lines, bank);
+        let name = |bank, banks| {
+            let word = place(bank, banks).map_or(0, QueuePlace::pack);
             taken.entry.control.queue.store(word, Ordering::Release);
         };
-        while let Some((first, units)) = memory.take_spare(owner, from, name) {
+        while let Some((first, banks)) = memory.take_spare(owner, from, name) {
             if let Some(place) = u32::try_from(first)
                 .ok()
-                .and_then(|unit| place(unit, units))
+                .and_then(|bank| place(bank, banks))
                 && empty(member, memory, place)
             {
-                bytes += (units * lines * PAGE) as u64;
+                bytes += (banks * lines * PAGE) as u64;
             }
             mark!("entry.spare_emptied");
-            memory.give_back(owner, first, units);
-            from = first + units;
+            memory.give_back(owner, first, banks);
+            from = first + banks;
         }
     }
     drop(taken);

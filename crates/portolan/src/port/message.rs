@@ -1,4 +1,4 @@
-//! Messages: a header, extents, rights, and perhaps an urgency.
+//! A message holds a header, extents, rights, and perhaps an urgency.
 //!
 //! A header of up to [`INLINE_HEADER`] bytes lies in the message itself and is copied
 //! into the slot and out of it, in the line that carries the message anyway. A longer
@@ -16,9 +16,20 @@ use std::time::{Duration, Instant};
 
 /// Bytes of a header that lie in the message itself.
 pub const INLINE_HEADER: usize = 48;
-const INLINE_WORDS: usize = INLINE_HEADER / 8;
+pub(crate) const INLINE_WORDS: usize = INLINE_HEADER / 8;
 /// Parts of sealed memory: on its way to another domain one more stands for all extents.
 const MAX_SEALED: usize = portolan_abi::bridge::MAX_SEALED - 1;
+
+/// Drops a message that was sent, with all that it held: most hold nothing then, and need no look
+/// at each part. A macro, because a function's argument would be copied first.
+macro_rules! drop_sent {
+    ($message:expr) => {
+        if $message.is_header_only() {
+            std::mem::forget($message);
+        }
+    };
+}
+pub(super) use drop_sent;
 
 /// What is sent to a port.
 ///
@@ -205,6 +216,18 @@ impl Message {
         &mut self.words[..self.header_len.div_ceil(8)]
     }
 
+    /// One with this short header and nothing else.
+    #[inline(always)]
+    pub(crate) fn short_of(len: usize, words: [u64; INLINE_WORDS]) -> Self {
+        Self {
+            words,
+            header_len: len,
+            structure: false,
+            extents: SmallVec::new(),
+            rest: None,
+        }
+    }
+
     /// A short header from a slot: its length, and the words that it lies in.
     #[inline(always)]
     pub(crate) fn set_words(&mut self, len: usize, words: [u64; INLINE_WORDS]) {
@@ -248,6 +271,22 @@ impl Message {
         match &mut self.rest.as_mut()?.long {
             Long::Page(extent) => Some(std::mem::replace(extent, other)),
             Long::None | Long::Heap(_) => None,
+        }
+    }
+
+    /// Whether it is a short header and nothing else, and owns no memory of this process's.
+    #[inline(always)]
+    pub(crate) fn is_header_only(&self) -> bool {
+        // One compare: the length of what is not spilled is the capacity's word.
+        self.rest.is_none() && !self.extents.spilled() && self.extents.is_empty()
+    }
+
+    /// Its extent, if it is a short header and one extent and nothing else.
+    #[inline(always)]
+    pub(crate) fn only_extent(&self) -> Option<&Extent> {
+        match &self.extents[..] {
+            [extent] if self.rest.is_none() && !self.extents.spilled() => Some(extent),
+            _ => None,
         }
     }
 
@@ -295,6 +334,13 @@ impl Message {
         if self.rest.is_some() {
             self.rest = None;
         }
+    }
+
+    /// What it held is gone, its header with it.
+    #[inline(always)]
+    pub(crate) fn emptied(&mut self) {
+        self.header_len = 0;
+        self.structure = false;
     }
 
     /// Appends an extent.

@@ -1,4 +1,4 @@
-//! Ports: where messages are received.
+//! Ports receive messages: one space receives at a port, and any number of spaces send to it.
 //!
 //! A port is bound to one space. What a program holds is a right: the
 //! [`ReceiveRight`] of the space that it is bound to, and any number of

@@ -1,5 +1,5 @@
-//! Names of ports: won without a lock ([`portolan_shm::names`]), and a futex for those who wait
-//! for one.
+//! Gives each name to one port without a lock ([`portolan_shm::names`]), and wakes the threads that
+//! wait for a name.
 
 use super::{BindError, SendRight};
 use crate::space::Member;
@@ -84,9 +84,9 @@ pub(super) fn wait_for<R>(
     member.present()?;
     member.host_connection.connected()?;
     loop {
-        let epoch = &member.tables().header.names.epoch;
-        // Acquire: a name that appears after this changes the epoch, and we do not sleep.
-        let seen = epoch.load(Ordering::Acquire);
+        let changes = &member.tables().header.names.changes;
+        // Acquire: a name that appears after this changes the changes, and we do not sleep.
+        let seen = changes.load(Ordering::Acquire);
         if let Some((port, shared)) = find(member, name)
             && let Some(taken) = take(port, shared)
         {
@@ -97,7 +97,7 @@ pub(super) fn wait_for<R>(
                 name: name.to_owned(),
             });
         }
-        let _ = futex::wait(epoch, seen, deadline.instant());
+        let _ = futex::wait(changes, seen, deadline.instant());
     }
 }
 
@@ -211,7 +211,7 @@ impl Drop for Won<'_> {
 
 /// Wakes all who wait for a name to appear.
 pub(crate) fn wake_waiters(member: &Member) {
-    let epoch = &member.tables().header.names.epoch;
-    epoch.fetch_add(1, Ordering::SeqCst);
-    futex::wake(epoch, u32::MAX);
+    let changes = &member.tables().header.names.changes;
+    changes.fetch_add(1, Ordering::SeqCst);
+    futex::wake(changes, u32::MAX);
 }

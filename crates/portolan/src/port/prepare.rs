@@ -1,6 +1,6 @@
-//! Sending where there is work to do first, once, however often the queue is full: a copy
-//! for a port that gives its receiver copies ([`crate::Protection::Copied`]), a look at what
-//! is to leave the domain, and in a guarded domain the end of this process's access.
+//! Prepares a message once, however often the queue is full: it copies for a port that gives its
+//! receiver copies ([`crate::Protection::Copied`]), looks at what is to leave the domain, and in a
+//! guarded domain ends this process's access.
 //!
 //! ```text
 //! check -> copy (copied ports) -> lay out -> close (guarded domains) -> post, post, ...
@@ -17,7 +17,7 @@ use crate::space::extent::allocate;
 use crate::space::region::Attached;
 use crate::{AllocateError, Extent};
 use portolan_abi::bridge::bytes_taken;
-use portolan_abi::port::{Leaving, PortStatus, RightWord};
+use portolan_abi::port::{Leaving, PortStatus};
 use portolan_abi::slot::{Kind, inline_capacity};
 use portolan_shm::queue::Spot;
 use smallvec::SmallVec;
@@ -42,7 +42,7 @@ pub(super) fn deliver(
     to: &Attached,
     spot: &Spot,
     kind: Kind,
-    reply: Option<RightWord>,
+    reply: Option<u64>,
     message: &mut Message,
     when_full: WhenFull,
 ) -> Result<(), SendError> {
@@ -61,7 +61,7 @@ pub(super) fn try_post(
     to: &Attached,
     spot: &Spot,
     kind: Kind,
-    reply: Option<RightWord>,
+    reply: Option<u64>,
     message: &mut Message,
 ) -> Result<(), SendError> {
     let Prepared { plan, originals } = prepare(to, kind, reply, message)?;
@@ -71,7 +71,7 @@ pub(super) fn try_post(
 fn prepare(
     to: &Attached,
     kind: Kind,
-    reply: Option<RightWord>,
+    reply: Option<u64>,
     message: &mut Message,
 ) -> Result<Prepared, SendError> {
     let member = &to.member;

@@ -1,4 +1,4 @@
-//! Requests and replies.
+//! Sends requests, and answers them.
 //!
 //! A client takes the answer at a small port of its own (a *reply port*), which it
 //! uses again for its next request. A request carries a send-once right on it, with a
@@ -6,11 +6,11 @@
 //! A client that gives up closes its reply port: a late answer meets a dead name.
 
 use super::bind::{PortOptions, bind};
-use super::receive::Origin;
+use super::receive::{Origin, Short};
 use super::rights::{self, SendOnceRight};
 use super::send;
 use super::{Access, BindError, ReceiveError, ReceiveRight, SendError, SendRight, WhenFull};
-use crate::port::message::Message;
+use crate::port::message::{Message, drop_sent};
 use crate::space::Member;
 use crate::space::counters;
 use crate::wait::Waiting;
@@ -166,11 +166,16 @@ impl SendRight {
         mut message: Message,
         when_full: impl Into<WhenFull>,
     ) -> Result<PendingReply, RequestError> {
-        let port = self.post_request(&mut message, when_full.into())?;
-        Ok(PendingReply {
-            pool: Arc::clone(&self.replies),
-            port: Some(port),
-        })
+        match self.post_request(&mut message, when_full.into()) {
+            Ok(port) => {
+                drop_sent!(message);
+                Ok(PendingReply {
+                    pool: Arc::clone(&self.replies),
+                    port: Some(port),
+                })
+            }
+            Err(error) => Err(error),
+        }
     }
 
     #[inline]
@@ -191,11 +196,11 @@ impl SendRight {
         };
         // Never 0, which is the tag of a send-once right that answers nothing.
         port.tag = port.tag % TAG_MASK + 1;
-        let reply = Some(RightWord {
+        let reply = RightWord {
             kind: RightKind::SendOnce,
             port: port.port.at().port,
             tag: port.tag,
-        });
+        };
         mark!("request.before_post");
         let drops = matches!(when_full, WhenFull::Drop);
         let when_full = if drops { WhenFull::Fail } else { when_full };
@@ -203,7 +208,7 @@ impl SendRight {
             &self.to,
             &self.spot,
             Kind::Request,
-            reply,
+            Some(reply.pack()),
             message,
             when_full,
         ) {
@@ -221,7 +226,7 @@ impl SendRight {
 
     /// A request was dropped at a full queue: who waits for its answer is told.
     #[cold]
-    fn dropped(&self, reply: Option<RightWord>) {
+    fn dropped(&self, reply: RightWord) {
         // Relaxed: a counter for people.
         self.to
             .queue()
@@ -230,9 +235,7 @@ impl SendRight {
             .dropped
             .fetch_add(1, Ordering::Relaxed);
         counters::dropped(&self.to.member);
-        if let Some(word) = reply {
-            send::post_word(&self.to.member, word.port, Kind::Dropped, word);
-        }
+        send::post_word(&self.to.member, reply.port, Kind::Dropped, reply);
     }
 }
 
@@ -253,6 +256,33 @@ impl ReplyPort {
         deadline: Deadline,
     ) -> Result<(), RequestError> {
         message.clear();
+        if let Some(short) = self.take_short() {
+            message.set_words(short.header, short.words);
+            return Ok(());
+        }
+        self.wait_any(message, access, deadline)
+    }
+
+    /// The answer to the last request, if it is there and has a short header and nothing else.
+    #[inline(always)]
+    fn take_short(&mut self) -> Option<Short> {
+        loop {
+            let short = self.port.take_short(Kind::Reply).ok()?;
+            // As in `wait_any`.
+            if short.origin.reply().is_some_and(|r| r.tag == self.tag) {
+                return Some(short);
+            }
+        }
+    }
+
+    /// The same as `wait_in`, for any answer.
+    #[inline(never)]
+    fn wait_any(
+        &mut self,
+        message: &mut Message,
+        access: Access,
+        deadline: Deadline,
+    ) -> Result<(), RequestError> {
         loop {
             let origin = match self.port.next(message, deadline) {
                 Ok(origin) => origin,
@@ -292,7 +322,22 @@ impl PendingReply {
         let Some(port) = &mut self.port else {
             return Err(RequestError::Dropped);
         };
-        let answer = port.wait(access, deadline.into());
+        if let Some(short) = port.take_short() {
+            if let Some(port) = self.port.take() {
+                self.pool.put(port);
+            }
+            return Ok(Message::short_of(short.header, short.words));
+        }
+        self.wait_any(access, deadline.into())
+    }
+
+    /// The same, for any answer.
+    #[inline(never)]
+    fn wait_any(&mut self, access: Access, deadline: Deadline) -> Result<Message, RequestError> {
+        let Some(port) = &mut self.port else {
+            return Err(RequestError::Dropped);
+        };
+        let answer = port.wait(access, deadline);
         if !matches!(
             answer,
             Err(RequestError::TimedOut | RequestError::Disowned(_))
@@ -322,9 +367,27 @@ impl ReceiveRight {
         access: Access,
         deadline: impl Into<Deadline>,
     ) -> Result<Request, ReceiveError> {
+        match self.take_short(Kind::Request) {
+            Ok(short) => Ok(Request {
+                reply: self.answer_to(short.origin),
+                message: Message::short_of(short.header, short.words),
+            }),
+            Err(_) => self.get_any_request(access, deadline.into()),
+        }
+    }
+
+    /// The same, of any request, waiting for it.
+    #[inline(never)]
+    fn get_any_request(
+        &mut self,
+        access: Access,
+        deadline: Deadline,
+    ) -> Result<Request, ReceiveError> {
         let mut request = Request::default();
-        self.get_request_into(&mut request, access, deadline)?;
-        Ok(request)
+        match self.get_any_request_into(&mut request, access, deadline) {
+            Ok(()) => Ok(request),
+            Err(error) => Err(error),
+        }
     }
 
     /// As [`ReceiveRight::get_request`], into a request that is already there; one that was
@@ -342,25 +405,46 @@ impl ReceiveRight {
     ) -> Result<(), ReceiveError> {
         request.reply = None;
         request.message.clear();
-        let origin = self.next(&mut request.message, deadline.into())?;
+        if let Ok(short) = self.take_short(Kind::Request) {
+            request.message.set_words(short.header, short.words);
+            request.reply = self.answer_to(short.origin);
+            return Ok(());
+        }
+        self.get_any_request_into(request, access, deadline.into())
+    }
+
+    #[inline(never)]
+    fn get_any_request_into(
+        &mut self,
+        request: &mut Request,
+        access: Access,
+        deadline: Deadline,
+    ) -> Result<(), ReceiveError> {
+        let origin = self.next(&mut request.message, deadline)?;
         request.reply = self.finish_request(origin, &request.message, access);
         Ok(())
     }
 
     /// What a message that was taken here is, as a request.
-    pub(super) fn request_of(&self, origin: Origin, message: Message) -> Request {
+    pub(super) fn request_of(&mut self, origin: Origin, message: Message) -> Request {
         let reply = self.finish_request(origin, &message, Access::Later);
         Request { message, reply }
     }
 
     #[inline]
     pub(super) fn finish_request(
-        &self,
+        &mut self,
         origin: Origin,
         message: &Message,
         access: Access,
     ) -> Option<SendOnceRight> {
         self.open(message, access);
+        self.answer_to(origin)
+    }
+
+    /// The right to answer what was taken here, if it is a request.
+    #[inline]
+    fn answer_to(&mut self, origin: Origin) -> Option<SendOnceRight> {
         match (origin.kind(), origin.reply()) {
             (Kind::Request, Some(word)) => self.once(word),
             _ => None,
@@ -377,9 +461,13 @@ impl Request {
     #[inline]
     pub fn reply(mut self, mut message: Message) -> Result<(), Refused<Message, SendError>> {
         match self.reply.take() {
-            Some(mut once) => once
-                .post(Kind::Reply, &mut message)
-                .map_err(|why| Refused::new(message, why)),
+            Some(mut once) => match once.post(Kind::Reply, &mut message) {
+                Ok(()) => {
+                    drop_sent!(message);
+                    Ok(())
+                }
+                Err(why) => Err(Refused::new(message, why)),
+            },
             None => Err(Refused::new(message, SendError::DeadName)),
         }
     }
@@ -391,8 +479,13 @@ impl Request {
     /// As [`Request::reply`].
     #[inline]
     pub fn reply_in_place(mut self) -> Result<(), Refused<Message, SendError>> {
-        self.reply_from()
-            .map_err(|why| Refused::new(std::mem::take(&mut self.message), why))
+        match self.reply_from() {
+            Ok(()) => {
+                drop_sent!(self.message);
+                Ok(())
+            }
+            Err(why) => Err(Refused::new(self.message, why)),
+        }
     }
 
     /// Answers with the request's own message, which is empty then; the request can be used

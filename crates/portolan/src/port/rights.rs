@@ -1,9 +1,9 @@
-//! Rights: what a program holds on a port, and what becomes of them when they travel.
+//! Rights are what a program holds on a port; they may travel in messages.
 
 use super::request::ReplyPorts;
 use super::{ReceiveRight, SendError, WhenFull, send};
 use crate::Refused;
-use crate::port::message::Message;
+use crate::port::message::{Message, drop_sent};
 use crate::port::segment::Segment;
 use crate::port::shared_extent::SharedExtent;
 use crate::space::Member;
@@ -97,10 +97,16 @@ impl SendRight {
     #[inline]
     pub fn send(
         &self,
-        message: Message,
+        mut message: Message,
         when_full: impl Into<WhenFull>,
     ) -> Result<(), Refused<Message, SendError>> {
-        send::send(&self.to, &self.spot, message, when_full.into())
+        match self.send_from(&mut message, when_full) {
+            Ok(()) => {
+                drop_sent!(message);
+                Ok(())
+            }
+            Err(why) => Err(Refused::new(message, why)),
+        }
     }
 
     /// As [`SendRight::send`], out of a message that stays where it is: empty when it was
@@ -115,7 +121,14 @@ impl SendRight {
         message: &mut Message,
         when_full: impl Into<WhenFull>,
     ) -> Result<(), super::SendError> {
-        send::send_from(&self.to, &self.spot, message, when_full.into())
+        send::deliver(
+            &self.to,
+            &self.spot,
+            Kind::Message,
+            None,
+            message,
+            when_full.into(),
+        )
     }
 
     #[cfg(feature = "tokio")]
@@ -163,7 +176,7 @@ impl SendOnceRight {
     ///
     /// # Errors
     ///
-    /// [`Refused`] holds the message. The right is used up; whoever waits for the answer
+    /// [`Refused`] holds the message. The right is used up; the client that waits for the answer
     /// is told that none will come.
     pub fn send(mut self, mut message: Message) -> Result<(), Refused<Message, SendError>> {
         self.post(Kind::Reply, &mut message)
@@ -211,7 +224,7 @@ impl SendOnceRight {
             tag: self.tag,
         };
         let spot = Spot::new(self.to.queue().port.sender.tail.load(Ordering::Relaxed));
-        let posted = send::try_post(&self.to, &spot, kind, Some(reply), message);
+        let posted = send::try_post(&self.to, &spot, kind, Some(reply.pack()), message);
         // Refused for what is in it, or for want of a page: the right is not used up, and
         // its drop tells who waits.
         if matches!(posted, Ok(()) | Err(super::SendError::DeadName)) {

@@ -1,13 +1,14 @@
-//! Sealed memory: filled once, then shown to any number of receivers, and changed by nobody.
+//! Sealed memory is filled once, then shown to any number of receivers; no process can change it
+//! any more.
 //!
 //! It has a descriptor, and goes to other domains by that. Within a process it goes from thread
 //! to thread as any value; a message that carries it through a port holds a *token*, and the
 //! memory lies in the process's *sealed store* meanwhile.
 //!
 //! - **D1** Sealed memory is in a message, or in the store under one token, which stands in one
-//!   slot. Whoever takes the slot's message, or closes its port, takes it out.
+//!   slot. The thread that takes the slot's message, or closes its port, takes it out.
 //! - **D2** A port that leaves this process has none in its queue: it does not leave while the
-//!   store has some for it, and what is sent to it from then on is refused.
+//!   store has some for it, and a send of sealed memory to it is refused from then on.
 
 use crate::port::SendError;
 use crate::port::message::Message;

@@ -1,4 +1,4 @@
-//! Segments: memory that several spaces have at once.
+//! A segment is memory that several spaces map at once.
 
 use crate::port::shared_entries::{self, Memory};
 use crate::port::{BindError, ConnectError, SendError, SendRight};

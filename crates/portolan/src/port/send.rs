@@ -1,4 +1,4 @@
-//! Sending: check everything, claim, write, publish.
+//! Sends a message: checks everything, claims a slot, writes it, publishes it.
 
 use super::sealed;
 use crate::port::message::{Long, Message};
@@ -11,14 +11,14 @@ use crate::space::record::{About, Begun};
 use crate::space::region::Attached;
 use crate::wait::Backoff;
 use crate::wait::raise_link;
-use crate::{AllocateError, Deadline, Disowned, Extent, NoDescriptor, Refused};
-use portolan_abi::owner::Destination;
+use crate::{AllocateError, Deadline, Disowned, Extent, NoDescriptor};
+use portolan_abi::owner::{Descriptor, Destination};
 use portolan_abi::port::{PortName, PortPhase, PortStatus, RightWord};
 use portolan_abi::slot::{Kind, Meta, inline_capacity};
 use portolan_abi::thread::Wait;
 use portolan_abi::trace::EventKind;
 use portolan_shm::mark;
-use portolan_shm::owner::OwnerError;
+use portolan_shm::owner::{OwnerError, OwnerRow};
 use portolan_shm::queue::{ClaimError, Published, Queue, Spot};
 use portolan_sys::futex;
 use std::sync::atomic::Ordering;
@@ -127,57 +127,133 @@ pub enum SendError {
     NoDescriptor(#[from] NoDescriptor),
 }
 
-/// Sends `message`, waiting for room as `when_full` says.
-#[inline]
-pub(super) fn send(
-    to: &Attached,
-    spot: &Spot,
-    mut message: Message,
-    when_full: WhenFull,
-) -> Result<(), Refused<Message, SendError>> {
-    send_from(to, spot, &mut message, when_full).map_err(|why| Refused::new(message, why))
-}
-
-/// As [`send`]; what was sent leaves `message` empty.
-#[inline]
-pub(super) fn send_from(
-    to: &Attached,
-    spot: &Spot,
-    message: &mut Message,
-    when_full: WhenFull,
-) -> Result<(), SendError> {
-    deliver(to, spot, Kind::Message, None, message, when_full)
-}
-
-/// Sends a message of any kind, waiting for room as `when_full` says. What was sent leaves
+/// Sends a message of any kind, with this reply word if it has one, waiting for room as `when_full`
+/// says. What was sent leaves
 /// `message` empty; what was not leaves it as it was.
 #[inline(always)]
 pub(super) fn deliver(
     to: &Attached,
     spot: &Spot,
     kind: Kind,
-    reply: Option<RightWord>,
+    reply: Option<u64>,
+    message: &mut Message,
+    when_full: WhenFull,
+) -> Result<(), SendError> {
+    if post_short(to, spot, kind, reply, message) {
+        return Ok(());
+    }
+    deliver_any(to, spot, kind, reply, message, when_full)
+}
+
+/// One attempt; otherwise as [`deliver`].
+#[inline(always)]
+pub(super) fn try_post(
+    to: &Attached,
+    spot: &Spot,
+    kind: Kind,
+    reply: Option<u64>,
+    message: &mut Message,
+) -> Result<(), SendError> {
+    if post_short(to, spot, kind, reply, message) {
+        return Ok(());
+    }
+    try_post_any(to, spot, kind, reply, message)
+}
+
+/// The straight line: one attempt with a short header and nothing else, or one extent, to a port
+/// that needs no preparation, while nobody traces. `false`: nothing was sent, and the general way
+/// may send it, or says why not.
+#[inline(always)]
+fn post_short(
+    to: &Attached,
+    spot: &Spot,
+    kind: Kind,
+    reply: Option<u64>,
+    message: &mut Message,
+) -> bool {
+    if !message.is_header_only() {
+        return post_one(to, spot, kind, reply, message);
+    }
+    probe!(SendCalled);
+    if !is_straight(to) {
+        return false;
+    }
+    probe!(SendChecked);
+    let Some(plan) = Plan::short(message, kind, reply, None) else {
+        return false;
+    };
+    probe!(SendPlanned);
+    let Ok(posted) = post_untraced(to, spot, kind, &plan, message, Carried::NOTHING) else {
+        return false;
+    };
+    message.emptied();
+    posted.settle(to, 0);
+    true
+}
+
+/// The same, of a message with an extent, if it has one and no more.
+#[inline(never)]
+fn post_one(
+    to: &Attached,
+    spot: &Spot,
+    kind: Kind,
+    reply: Option<u64>,
+    message: &mut Message,
+) -> bool {
+    let Some(extent) = message.only_extent() else {
+        return false;
+    };
+    probe!(SendCalled);
+    if !is_straight(to) {
+        return false;
+    }
+    let row = to.member.row();
+    if check_extent(to, &row, extent).is_err() {
+        return false;
+    }
+    probe!(SendChecked);
+    let bytes = extent.len() as u64;
+    let Some(plan) = Plan::short(message, kind, reply, Some(extent)) else {
+        return false;
+    };
+    probe!(SendPlanned);
+    let carried = Carried {
+        row: Some(row),
+        extents: std::slice::from_ref(extent),
+        ..Carried::NOTHING
+    };
+    let Ok(posted) = post_untraced(to, spot, kind, &plan, message, carried) else {
+        return false;
+    };
+    if let Some(mut extent) = message.extents.pop() {
+        extent.forget();
+    }
+    message.emptied();
+    posted.settle(to, bytes);
+    true
+}
+
+/// Whether what is sent there needs nothing but to be written.
+#[inline(always)]
+fn is_straight(to: &Attached) -> bool {
+    // The first of these before our own lines are looked at: a forked child has none.
+    to.member.present().is_ok() && !to.prepares && !to.traces(EventKind::Send)
+}
+
+#[inline(never)]
+fn deliver_any(
+    to: &Attached,
+    spot: &Spot,
+    kind: Kind,
+    reply: Option<u64>,
     message: &mut Message,
     when_full: WhenFull,
 ) -> Result<(), SendError> {
     if message.holds_sealed() {
         return sealed::laid_down(to, message, |message| {
-            deliver_laid(to, spot, kind, reply, message, when_full)
+            deliver_any(to, spot, kind, reply, message, when_full)
         });
     }
-    deliver_laid(to, spot, kind, reply, message, when_full)
-}
-
-/// The same, of a message whose sealed memory, if it has any, was laid down.
-#[inline(always)]
-fn deliver_laid(
-    to: &Attached,
-    spot: &Spot,
-    kind: Kind,
-    reply: Option<RightWord>,
-    message: &mut Message,
-    when_full: WhenFull,
-) -> Result<(), SendError> {
     if to.prepares {
         return prepare::deliver(to, spot, kind, reply, message, when_full);
     }
@@ -189,18 +265,17 @@ fn deliver_laid(
     }
 }
 
-/// One attempt; otherwise as [`deliver`].
-#[inline]
-pub(super) fn try_post(
+#[inline(never)]
+fn try_post_any(
     to: &Attached,
     spot: &Spot,
     kind: Kind,
-    reply: Option<RightWord>,
+    reply: Option<u64>,
     message: &mut Message,
 ) -> Result<(), SendError> {
     if message.holds_sealed() {
         return sealed::laid_down(to, message, |message| {
-            try_post(to, spot, kind, reply, message)
+            try_post_any(to, spot, kind, reply, message)
         });
     }
     if to.prepares {
@@ -276,7 +351,7 @@ pub(super) fn plan_and_post(
     to: &Attached,
     spot: &Spot,
     kind: Kind,
-    reply: Option<RightWord>,
+    reply: Option<u64>,
     message: &mut Message,
 ) -> Result<(), SendError> {
     let member = &to.member;
@@ -311,10 +386,91 @@ pub(super) fn post(
     message: &mut Message,
 ) -> Result<(), SendError> {
     // Before the claim, and so before anybody can take the message.
-    if to.member.traces(EventKind::Send) {
+    if to.traces(EventKind::Send) {
         return post_traced(to, spot, kind, plan, message);
     }
-    post_untraced(to, spot, kind, plan, message).map(drop)
+    post_and_give(to, spot, kind, plan, message).map(drop)
+}
+
+/// The same, without a record; the message's position.
+#[inline]
+fn post_and_give(
+    to: &Attached,
+    spot: &Spot,
+    kind: Kind,
+    plan: &Plan,
+    message: &mut Message,
+) -> Result<u64, SendError> {
+    let carried = Carried::of(&to.member, message);
+    let posted = post_untraced(to, spot, kind, plan, message, carried)?;
+    let bytes = given(message);
+    message.emptied();
+    posted.settle(to, bytes);
+    Ok(posted.position)
+}
+
+/// What changes owner with a message.
+#[derive(Clone, Copy)]
+struct Carried<'m> {
+    /// Our owner words, if there is anything.
+    row: Option<OwnerRow<'m>>,
+    extents: &'m [Extent],
+    /// The extent in which a long header lies.
+    page: Option<&'m Extent>,
+    rights: &'m [Right],
+}
+
+impl<'m> Carried<'m> {
+    const NOTHING: Self = Self {
+        row: None,
+        extents: &[],
+        page: None,
+        rights: &[],
+    };
+
+    fn of(member: &'m Member, message: &'m Message) -> Self {
+        let (page, rights) = (message.page(), message.rights());
+        let anything = !message.extents.is_empty() || page.is_some() || !rights.is_empty();
+        Self {
+            row: anything.then(|| member.row()),
+            extents: &message.extents,
+            page,
+            rights,
+        }
+    }
+
+    /// Notes of each extent what happens to it.
+    // Loops and no iterator's methods, which the compiler leaves out of line.
+    #[inline(always)]
+    fn note(&self, mut note: impl FnMut(&OwnerRow<'_>, &Descriptor)) {
+        let Some(row) = &self.row else { return };
+        for extent in self.extents {
+            note(row, &extent.descriptor());
+        }
+        if let Some(page) = self.page {
+            note(row, &page.descriptor());
+        }
+    }
+}
+
+/// A message that was published, and cleared from our row.
+#[derive(Clone, Copy)]
+struct Posted {
+    position: u64,
+    /// Whether its receiver may sleep.
+    wakes: bool,
+}
+
+impl Posted {
+    /// Counts it, with so many bytes of extents, and wakes its receiver.
+    #[inline(always)]
+    fn settle(self, to: &Attached, bytes: u64) {
+        counters::sent(to.own().threads, bytes);
+        probe!(SendGiven);
+        if self.wakes {
+            wake(&to.member, to.queue(), to.port.index);
+        }
+    }
 }
 
 /// The same, and recorded.
@@ -329,25 +485,25 @@ fn post_traced(
 ) -> Result<(), SendError> {
     let begun = Begun::now(EventKind::Send);
     let bytes = message.len() as u64;
-    let position = post_untraced(to, spot, kind, plan, message)?;
+    let position = post_and_give(to, spot, kind, plan, message)?;
     let about = About::message(to.port.index, position, bytes);
     to.member.record(begun, about);
     Ok(())
 }
 
-/// The same, without a record; the message's position.
+/// Claims a slot, writes the message into it and publishes it.
 #[inline(always)]
 fn post_untraced(
     to: &Attached,
     spot: &Spot,
     kind: Kind,
     plan: &Plan,
-    message: &mut Message,
-) -> Result<u64, SendError> {
+    message: &Message,
+    carried: Carried<'_>,
+) -> Result<Posted, SendError> {
     let member = &to.member;
     let queue = to.queue();
     // All that can be done before the claim is: see `Claim::fill`.
-    let row = member.row();
     let takes = takes(to, kind);
     // Before the claim as well as under it: our queue's memory may be another port's, and our
     // spot its end, if the right was a dead name when we came by it (see `Queue::claim`).
@@ -356,7 +512,8 @@ fn post_untraced(
         return Err(refuse(status, to));
     }
     probe!(SendAdmitted);
-    let lives = || queue.port.control.status.load(Ordering::Acquire) & takes.0 == takes.1;
+    // By value: what is behind a reference is stored first.
+    let lives = move || queue.port.control.status.load(Ordering::Acquire) & takes.0 == takes.1;
     let claim = match queue.claim(spot, member.space, lives) {
         Ok(claim) => claim,
         Err(ClaimError::Full { slots }) => return Err(SendError::Full { slots }),
@@ -374,14 +531,11 @@ fn post_untraced(
     let position = claim.position();
     probe!(SendClaimed);
     let destination = Destination::new(to.port.index, position);
-    if !plan.is_header_only() {
-        each_extent(message, |e| {
-            let d = e.descriptor();
-            row.sending(d.page, d.generation, destination);
-        });
+    if carried.row.is_some() {
+        carried.note(|row, d| row.sending(d.page, d.generation, destination));
         mark!("send.noted");
-        if !message.rights().is_empty() {
-            Right::leave(member, message.rights(), destination);
+        if !carried.rights.is_empty() {
+            Right::leave(member, carried.rights, destination);
         }
     }
     probe!(SendNoted);
@@ -392,21 +546,16 @@ fn post_untraced(
     let published = claim.publish();
     probe!(SendPublished);
     if published == Published::Closed {
-        take_back(to, message, position);
+        take_back(to, &carried, position);
         return Err(SendError::DeadName);
     }
-    each_extent(message, |e| {
-        let d = e.descriptor();
-        row.sent(d.page, d.generation, destination);
-    });
+    carried.note(|row, d| row.sent(d.page, d.generation, destination));
     mark!("send.cleared");
     probe!(SendCleared);
-    given(member, message);
-    probe!(SendGiven);
-    if published == Published::Wake {
-        wake(member, queue, to.port.index);
-    }
-    Ok(position)
+    Ok(Posted {
+        position,
+        wakes: published == Published::Wake,
+    })
 }
 
 /// What the port's status must be to take this kind of message: a mask and a value.
@@ -443,13 +592,7 @@ pub(super) fn check(to: &Attached, message: &Message) -> Result<(), SendError> {
     let member = &to.member;
     let row = member.row();
     for extent in &message.extents {
-        if !extent.is_of(member) {
-            return Err(SendError::Foreign);
-        }
-        probe!(SendDescriptor);
-        let d = extent.descriptor();
-        row.check(d.page, d.generation)?;
-        probe!(SendOwner);
+        check_extent(to, &row, extent)?;
     }
     match message.rest() {
         Some(rest) if rest.rights.iter().any(|r| !r.is_of(member)) => Err(SendError::Foreign),
@@ -463,22 +606,26 @@ pub(super) fn check(to: &Attached, message: &Message) -> Result<(), SendError> {
     }
 }
 
-#[inline]
-fn each_extent(message: &Message, mut f: impl FnMut(&Extent)) {
-    message.extents.iter().for_each(&mut f);
-    message.page().into_iter().for_each(f);
+#[inline(always)]
+fn check_extent(to: &Attached, row: &OwnerRow<'_>, extent: &Extent) -> Result<(), SendError> {
+    if !extent.is_of(&to.member) {
+        return Err(SendError::Foreign);
+    }
+    probe!(SendDescriptor);
+    let d = extent.descriptor();
+    row.check(d.page, d.generation)?;
+    probe!(SendOwner);
+    Ok(())
 }
 
 /// The port was closed between claim and publication: the message is ours again.
 #[cold]
-fn take_back(to: &Attached, message: &Message, position: u64) {
+fn take_back(to: &Attached, carried: &Carried<'_>, position: u64) {
     let member = &to.member;
-    let row = member.row();
-    each_extent(message, |e| {
-        let d = e.descriptor();
+    carried.note(|row, d| {
         let _ = row.hold(d.page, d.generation);
     });
-    Right::stay(member, message.rights());
+    Right::stay(member, carried.rights);
     to.queue().withdraw(position);
     entry::sweep(member, to.port.index);
 }
@@ -534,11 +681,10 @@ pub(crate) fn post_word(member: &Member, port: PortName, kind: Kind, word: Right
     true
 }
 
-/// The receiver has it all: forget our handles.
+/// The receiver has it all: forget our handles; how many bytes of extents it was.
 #[inline]
-fn given(member: &Member, message: &mut Message) {
+fn given(message: &mut Message) -> u64 {
     let mut bytes = 0;
-    message.structure = false;
     while let Some(mut extent) = message.extents.pop() {
         bytes += extent.len() as u64;
         extent.forget();
@@ -551,10 +697,10 @@ fn given(member: &Member, message: &mut Message) {
         rest.rights.into_iter().for_each(Right::given);
         rest.laid.into_iter().for_each(Laid::given);
     }
-    counters::sent(member, bytes);
+    bytes
 }
 
-/// Wakes whoever receives from the port: the wait set while it is armed there, else itself.
+/// Wakes the port's receiver: through the wait set while the port is armed there, else directly.
 #[cold]
 pub(crate) fn wake(member: &Member, queue: &Queue<'_>, port: u16) {
     let sleep = &queue.port.sleep;

@@ -1,4 +1,4 @@
-//! One port, several receiving threads of its space.
+//! Shares one port among several receiving threads of its space.
 
 use super::receive::Origin;
 use super::{Access, ReceiveError, ReceiveRight, Request, SendRight};
@@ -114,8 +114,8 @@ impl SharedReceiver {
                 }
             }
             inner.right.hush();
-            // Sleep marks are set under the lock, for all who sleep; whoever takes a message
-            // while others sleep sets them again behind it.
+            // Sleep marks are set under the lock, for all sleeping threads; a thread that takes a
+            // message while others sleep sets them again behind it.
             let bell = inner
                 .right
                 .at()

@@ -1,4 +1,4 @@
-//! Shared entries keep segments in the table of ports: entries without an owner.
+//! Shared entries keep segments in the table of ports, as entries without an owner.
 //!
 //! A segment is a port whose queue holds one message, its memory, which no process receives. So
 //! the memory lies in a published slot, where every count of extents finds it. Rights on the

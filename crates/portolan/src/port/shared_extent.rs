@@ -1,4 +1,4 @@
-//! Shared extents: memory that many read at once, and nobody writes any more.
+//! A shared extent is memory that many spaces read at once, and no space writes any more.
 
 use crate::port::BindError;
 use crate::port::segment::Segment;
@@ -37,7 +37,7 @@ pub struct SharedExtent {
 }
 
 impl Domain {
-    /// Shares an extent where it lies: whoever has a right on it reads it, and nobody
+    /// Shares an extent where it lies: every space with a right on it may read it, and no space
     /// writes it any more.
     ///
     /// # Errors

@@ -1,8 +1,8 @@
-//! Async receive, request and send, under tokio.
+//! A task receives, requests and sends under tokio.
 //!
 //! An async call looks, as a blocking one does. If nothing is there it sets the same sleep
 //! marks, but instead of sleeping on the port's doorbell it arms a *bell*: a descriptor
-//! that becomes readable when the doorbell is rung, and that tokio's reactor watches.
+//! that becomes readable when the doorbell changes, and that tokio's reactor watches.
 //!
 //! A message is taken only at the moment in which it is returned. So a future that is
 //! dropped loses none; it takes its sleep marks back, and the bell stays for the next. It may
@@ -96,7 +96,7 @@ impl ReceiveRight {
             let (bell, doorbell) = armed.0.bell_and_word();
             let bell = Bell::of(bell)?;
             bell.arm(doorbell, value)?;
-            bell.rung().await?;
+            bell.fired().await?;
         }
         Ok(())
     }
@@ -217,6 +217,6 @@ impl Room {
     async fn wait(&mut self, to: &SendRight, value: u32) -> io::Result<()> {
         let bell = Bell::of(&mut self.bell)?;
         bell.arm(&to.at().queue().port.room.room, value)?;
-        bell.rung().await
+        bell.fired().await
     }
 }

@@ -1,19 +1,20 @@
-//! Ports that nobody can receive from any more: their receive rights lie in queues of one another.
+//! Finds and closes ports whose receive rights lie in queues of one another, out of every space's
+//! reach.
 //!
 //! A port that moves names, in its transit word, the slot in which its receive right lies. So
 //! each moving port leads to one other port, that one to the next if it moves too, and so on.
 //! Where the way ends at a port that some space receives from, or at a slot that a sender has
 //! claimed and not published yet, the right may still be taken. Where it comes back to itself it
-//! can not: whoever could take one of these rights would have to have taken another one before.
+//! cannot: a space that takes one of these rights would have to have taken another one before.
 //!
 //! # Invariants
 //!
-//! - **Y1** A ring is closed only if all of its ports were moving, with their rights published
+//! - **Y1** A cycle is closed only if all of its ports were moving, with their rights published
 //!   and not taken, at one instant: each was so before that instant and after, with the same
-//!   transit word, and no two moves of a port have the same. Such a ring stays one for ever.
-//! - **Y2** A port that somebody beyond the domain may receive from is not in a ring
+//!   transit word, and no two moves of a port have the same. Such a cycle stays one for ever.
+//! - **Y2** A port that somebody beyond the domain may receive from is not in a cycle
 //!   ([`is_held_beyond`]).
-//! - **Y3** Of several that close a ring, one does: the status word goes from *moving* to
+//! - **Y3** Of several that close a cycle, one does: the status word goes from *moving* to
 //!   *closing* by compare-exchange, and is the closer's from then on.
 
 use super::close;
@@ -44,14 +45,14 @@ pub(crate) fn close(member: &Member) -> bool {
         .filter_map(|(index, _)| Some((index, seen(member, index)?)))
         .collect();
     let mut closed = false;
-    for ring in rings(&moving) {
+    for cycle in cycles(&moving) {
         // Y1: once more, all of them.
         let same = |index: &u16| {
             let was = moving.get(index);
             was.is_some() && seen(member, *index).as_ref() == was
         };
-        if ring.iter().all(same)
-            && let Some((index, was)) = ring.first().and_then(|i| Some((*i, moving.get(i)?)))
+        if cycle.iter().all(same)
+            && let Some((index, was)) = cycle.first().and_then(|i| Some((*i, moving.get(i)?)))
         {
             // The others lie in its queue, and in theirs.
             closed |= close_one(member, index, was.status);
@@ -82,11 +83,11 @@ fn is_held_beyond(status: u64) -> bool {
     status & BEYOND != 0
 }
 
-/// The rings of ports that lead to one another, each once.
-fn rings(moving: &HashMap<u16, Moving>) -> Vec<Vec<u16>> {
+/// The cycles of ports that lead to one another, each once.
+fn cycles(moving: &HashMap<u16, Moving>) -> Vec<Vec<u16>> {
     // On which walk a port was met.
     let mut met: HashMap<u16, usize> = HashMap::new();
-    let mut rings = Vec::new();
+    let mut cycles = Vec::new();
     for (walk, start) in moving.keys().enumerate() {
         let mut way = Vec::new();
         let mut at = *start;
@@ -99,17 +100,17 @@ fn rings(moving: &HashMap<u16, Moving>) -> Vec<Vec<u16>> {
                 }
                 Some(earlier) => {
                     if *earlier == walk {
-                        rings.push(way.iter().copied().skip_while(|i| *i != at).collect());
+                        cycles.push(way.iter().copied().skip_while(|i| *i != at).collect());
                     }
                     break;
                 }
             }
         }
     }
-    rings
+    cycles
 }
 
-/// Closes a port of a ring, if it is as it was seen.
+/// Closes a port of a cycle, if it is as it was seen.
 fn close_one(member: &Member, index: u16, word: u64) -> bool {
     let Some(entry) = member.tables().ports.get(usize::from(index)) else {
         return false;
@@ -127,7 +128,7 @@ fn close_one(member: &Member, index: u16, word: u64) -> bool {
         .compare_exchange(word, closing.pack(), Ordering::SeqCst, Ordering::Relaxed)
         .is_ok();
     if won {
-        mark!("ring.closing");
+        mark!("cycle.closing");
         tracing::debug!(
             domain = member.domain,
             port = index,

@@ -1,5 +1,4 @@
-//! Watches: who wants to be told when a port has died. The states are in
-//! [`portolan_shm::watch`].
+//! A watch tells a port that another port has died. The states are in [`portolan_shm::watch`].
 
 use super::ReceiveRight;
 use super::rights::{SendRight, raise};
@@ -28,7 +27,7 @@ impl SendRight {
             limit: watches.len(),
         })?;
         let used = &member.tables().header.watches.value;
-        // Before it is armed, so that whoever looks for watches looks at this one too.
+        // Before it is armed, so that a search for watches looks at this one too.
         used.fetch_max(index as u64 + 1, Ordering::SeqCst);
         mark!("watch.taken");
         let (target, notify) = (word_of(self.to.port), word_of(notify.at().port));

@@ -1,4 +1,4 @@
-//! What stands in a slot: words written by the sender, read by whoever takes the message.
+//! Lays a message out as a slot's words, which the sender writes, and the receiver or the host reads.
 //!
 //! ```text
 //! inline:         [reply] [urgency] [sealed] [right]* [extent, 2 words]* [header bytes]
@@ -33,7 +33,6 @@ pub(super) struct Plan {
     shape: Shape,
 }
 
-#[derive(PartialEq, Eq)]
 enum Shape {
     /// A short header and nothing else: written from where it lies.
     Header,
@@ -50,19 +49,13 @@ pub(super) fn plan(
     member: &Arc<Member>,
     message: &mut Message,
     kind: Kind,
-    reply: Option<RightWord>,
+    reply: Option<u64>,
     capacity: usize,
 ) -> Result<Plan, AllocateError> {
     let first = usize::from(reply.is_some());
     let extents = message.extents.len();
     if message.rest().is_some() || 8 * first + 16 * extents + message.header_len() > FIRST_LINE {
-        return plan_rich(
-            member,
-            message,
-            kind,
-            reply.map_or(0, RightWord::pack),
-            capacity,
-        );
+        return plan_rich(member, message, kind, reply.unwrap_or(0), capacity);
     }
     let meta = Meta::plain(Plain {
         kind,
@@ -80,7 +73,7 @@ pub(super) fn plan(
         });
     }
     if let Some(reply) = reply {
-        line[0] = reply.pack();
+        line[0] = reply;
     }
     let mut at = first;
     for extent in &message.extents {
@@ -98,6 +91,51 @@ pub(super) fn plan(
         line,
         shape: Shape::Line,
     })
+}
+
+impl Plan {
+    /// That of a message which is a short header, and perhaps a reply word and one extent, and
+    /// nothing else; nothing, if that does not fit into one line.
+    #[inline(always)]
+    pub(super) fn short(
+        message: &Message,
+        kind: Kind,
+        reply: Option<u64>,
+        extent: Option<&Extent>,
+    ) -> Option<Self> {
+        let header = message.header_len();
+        let before = 8 * usize::from(reply.is_some()) + 16 * usize::from(extent.is_some());
+        if before > 0 && header > FIRST_LINE - before {
+            return None;
+        }
+        let meta = Meta::plain(Plain {
+            kind,
+            header,
+            extents: usize::from(extent.is_some()),
+            reply: reply.is_some(),
+            structure: extent.is_some() && message.structure,
+        });
+        // Words past the header's end are written too, and not read.
+        let words = message.words();
+        let extent = extent.map(|e| e.descriptor().pack());
+        let line = match (reply, extent) {
+            (None, None) => {
+                return Some(Self {
+                    meta,
+                    line: [0; 6],
+                    shape: Shape::Header,
+                });
+            }
+            (Some(r), None) => [r, words[0], words[1], words[2], words[3], words[4]],
+            (None, Some([page, len])) => [page, len, words[0], words[1], words[2], words[3]],
+            (Some(r), Some([page, len])) => [r, page, len, words[0], words[1], words[2]],
+        };
+        Some(Self {
+            meta,
+            line,
+            shape: Shape::Line,
+        })
+    }
 }
 
 /// Inline bytes of a slot's first line.
@@ -160,12 +198,6 @@ fn spill(member: &Arc<Member>, message: &mut Message) -> Result<(), AllocateErro
 }
 
 impl Plan {
-    /// Whether nothing changes owner with the message.
-    #[inline(always)]
-    pub(super) fn is_header_only(&self) -> bool {
-        self.shape == Shape::Header
-    }
-
     /// Writes the message into a claimed slot.
     #[inline(always)]
     pub(super) fn write(&self, message: &Message, claim: &Claim<'_, '_>) {
@@ -239,15 +271,21 @@ pub(super) fn read_plain(
     for at in (usize::from(meta.reply)..words).step_by(2) {
         let mut descriptor = [0; 2];
         slot.read(at, &mut descriptor);
-        if let Some(descriptor) = sound(member, descriptor) {
-            probe!(ReceiveDescriptor);
-            hold(member, &descriptor);
-            message.extents.push(Extent::taken(member, descriptor));
-            probe!(ReceiveHeld);
-        }
+        message.extents.extend(take_extent(member, descriptor));
     }
     slot.read(words, message.header_words(meta.header));
     Some(Origin::new(meta.kind, reply[0]))
+}
+
+/// The extent that two words of a slot tell of, noted as ours; `None` if they tell of none.
+#[inline(always)]
+pub(super) fn take_extent(member: &Arc<Member>, words: [u64; 2]) -> Option<Extent> {
+    let descriptor = sound(member, words)?;
+    probe!(ReceiveDescriptor);
+    hold(member, &descriptor);
+    let extent = Extent::taken(member, descriptor);
+    probe!(ReceiveHeld);
+    Some(extent)
 }
 
 /// Notes that an extent is ours. It was checked to lie in the pool.
@@ -349,8 +387,8 @@ impl Contents {
         contents
     }
 
-    /// Reads what a header extent says behind the header. Whoever reads it does not own it yet,
-    /// so the bytes are copied as words that others may write, then checked.
+    /// Reads the records of a header extent behind the header. The reader does not own the extent
+    /// yet, so it copies the bytes as words that other spaces may write, then checks them.
     fn read_page(&mut self, member: &Member, meta: &Meta, mapped: bool) {
         let Some(page) = self.page else { return };
         let len = usize::try_from(page.len)

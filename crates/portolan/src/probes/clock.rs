@@ -1,4 +1,4 @@
-//! The stop watch of a thread: what it passed, and how long each segment took.
+//! A thread's stop watch notes the points that it passes, and how long each segment took.
 
 use super::point::{Point, Points};
 use portolan_sys::ticks;

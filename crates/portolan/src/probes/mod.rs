@@ -1,4 +1,4 @@
-//! Probes: where a message's way is cut into segments, to time each.
+//! Probes cut a message's way into segments, to time each.
 //!
 //! With the feature `probes` the library notes the time at named points of a send, a
 //! receive, a wake, and the answer to a fault; without it the macro is nothing at all.

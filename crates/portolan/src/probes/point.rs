@@ -1,4 +1,4 @@
-//! The points, in the order in which a message passes them.
+//! Lists the points, in the order in which a message passes them.
 
 /// What the paper on DASH calls the parts of moving a page, A to I, in today's terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,4 +1,4 @@
-//! Calls that are awaited, under whatever runtime.
+//! Tasks await calls, under any runtime or none.
 //!
 //! A future has no thread that could wait for its answer, nor a timer. So a connection has a
 //! *driver* from its first awaited call on: one thread that reads what comes, reviews what is
@@ -7,10 +7,10 @@
 //!
 //! # Invariants
 //!
-//! - **A1** Whoever waits is noted under the connection's lock, after a look that found the
+//! - **A1** A task notes that it waits, under the connection's lock, after a look that found the
 //!   call open; the driver ends calls under that lock and then looks through the notes.
-//! - **A2** The driver sleeps no longer than until `due`, and whoever makes a call that is to
-//!   be reviewed sooner interrupts it. Nothing moves `due` back: so a row of calls, each
+//! - **A2** The driver sleeps no longer than until `due`, and a thread that makes a call due for
+//!   review sooner interrupts it. Nothing moves `due` back: so a row of calls, each
 //!   answered long before its review, interrupts the driver once a period at most, and while
 //!   nothing is open it sleeps without a timer.
 //! - **A3** The driver does not keep the connection: the last stub that goes ends both.
@@ -280,7 +280,7 @@ impl Connection {
                 why: format!("no thread waits for its answer: {error}"),
             })?;
         inner.waiters.driven = true;
-        // Whoever blocks with the reader gives it back.
+        // A caller that blocks with the reader gives it back.
         inner.interrupter.interrupt();
         Ok(())
     }
@@ -328,8 +328,8 @@ impl Driver {
         }
     }
 
-    /// Handles what has come and what is due, and wakes whoever it was for; until when to
-    /// wait then, `None` if there is no more to do.
+    /// Handles packets that have come and calls that are due, and wakes their tasks. Returns until
+    /// when to wait then; `None` if there is no more to do.
     fn look(&mut self, connection: &Connection) -> Option<Deadline> {
         let mut inner = connection.lock();
         if let Some(reader) = self.reader.take() {
@@ -341,7 +341,7 @@ impl Driver {
             }
         }
         inner.poll();
-        // What it finds is found again by whoever is woken for it.
+        // A task that is woken for an error finds the error again.
         let _ = connection.check(&mut inner);
         connection.review(&mut inner);
         connection.inner.tell();

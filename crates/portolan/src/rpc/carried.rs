@@ -1,4 +1,4 @@
-//! Arguments and results of a service, each by a name that `#[portolan::service]` gives it.
+//! Names the types of a service's arguments and results, as `#[portolan::service]` uses them.
 //!
 //! Code that is made for a method says nothing of its types but by these names. So a type that
 //! cannot travel is refused once, where its name is given, and not at each use.

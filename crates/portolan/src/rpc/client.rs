@@ -1,4 +1,4 @@
-//! What clients call through: stubs, and the calls that they have begun.
+//! A stub makes calls for a client, and a pending call tells when its answer is there.
 
 use super::client_end::{Connection, Last, Ready, Traced, unsendable};
 use super::error::RpcError;
@@ -167,7 +167,7 @@ impl Stub {
         method::spare(ready.body);
         let id = begun?;
         connection.ended(begins.map(|begins| connection.trace(&inner, begins, id, bytes)));
-        // Nobody waits, so whoever calls next does what is due; the driver, if there is one.
+        // No thread waits for an answer, so the driver does what is due, or else the next caller.
         connection.review(&mut inner);
         connection.tell_driver(&mut inner);
         Ok(())

@@ -1,5 +1,5 @@
-//! The client's end of a connection: how calls begin, are waited for and end, for stubs and
-//! for those who await.
+//! The client's end of a connection begins calls, waits for answers, and ends calls, for stubs and
+//! for tasks that await.
 
 use super::awaited::Waiters;
 use super::error::RpcError;
@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 /// Questions between two looks at the server's process.
 const ASKS: u64 = 4;
-/// How long whoever leaves waits for its one-way calls to arrive, at most.
+/// How long a leaving client waits for its one-way calls to arrive, at most.
 const LEAVING: Duration = Duration::from_secs(10);
 /// Looks again so soon whether a server that has left is dead or moving.
 pub(super) const SOON: Duration = Duration::from_millis(20);
@@ -31,7 +31,7 @@ pub(super) const SOON: Duration = Duration::from_millis(20);
 pub(super) struct Last(pub(super) Arc<Connection>);
 
 pub(super) struct Connection {
-    /// Whoever has read something tells.
+    /// A thread that has read a packet tells the threads that wait for the lock.
     pub(super) inner: HandoffLock<Inner>,
     pub(super) parcels: Option<Arc<Parcels>>,
     pub(super) server: SendRight,
@@ -407,7 +407,7 @@ impl Inner {
         act(&mut self.client, &mut ends)
     }
 
-    /// Takes the reader back from whoever waited with it.
+    /// Takes the reader back from the thread that waited with it.
     #[inline]
     pub(super) fn put_back(&mut self, reader: Inlet, state: LinkState) {
         self.reader = Some(reader);

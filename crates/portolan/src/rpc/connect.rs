@@ -1,4 +1,4 @@
-//! Connecting: both channels are made, and presented to the server.
+//! A client makes both channels of a connection, and presents them to the server.
 
 use super::client::Stub;
 use super::client_end::{Connection, Last};

@@ -1,4 +1,4 @@
-//! The server's end of a connection.
+//! The server's end of a connection reads one client's calls, and answers them.
 
 use super::handoff_lock::HandoffLock;
 use super::link::{self, Ends, Inlet, LinkState, Source, Ways};
@@ -30,7 +30,7 @@ pub(super) struct Scratch {
     result: Vec<u8>,
 }
 
-/// What a connection leaves to whoever goes on with it.
+/// The parts of a connection that its next server takes over.
 pub(super) struct Parts {
     pub(super) protocol: Protocol,
     /// Where answers went, if it has a channel of its own.
@@ -55,7 +55,7 @@ pub(super) struct Connection {
     demoted: AtomicU64,
     /// How many calls had come when promotions were last weighed.
     weighed: AtomicU64,
-    /// Whoever reads keeps it while the next call may come soon.
+    /// The reading thread keeps the lock while the next call may come soon.
     inner: HandoffLock<Inner>,
     parcels: Option<Arc<Parcels>>,
     period: Duration,
@@ -228,8 +228,9 @@ impl Connection {
         inner.with(|protocol, ends| protocol.close(ends));
     }
 
-    /// Whoever interrupts it interrupts the waits of `reader`; which reader that is. If it
-    /// shares, it is answered over `writer` from now on, and what it had before ends.
+    /// Makes `reader` the connection's own, whose waits an interrupt of the connection ends, and
+    /// returns its number. A connection that shares answers over `writer` from now on, and its
+    /// earlier own channels end.
     pub(super) fn reads_with(&self, reader: &mut Inlet, writer: Option<Writer>) -> u64 {
         let mut reading = link::lock(&self.reading);
         if let Some(writer) = writer {
@@ -385,8 +386,9 @@ impl Connection {
         }
     }
 
-    /// Whether to look for more, after something has come. Whoever runs calls itself keeps the
-    /// lock for as long as a client takes that calls again at once, unless somebody wants it.
+    /// Whether to look for more, after something has come. A thread that runs calls itself keeps
+    /// the lock for as long as a client takes that calls again at once, unless another thread wants
+    /// it.
     #[inline]
     fn goes_on(&self, shared: &Shared, reader: Option<&Inlet>) -> bool {
         match reader {
@@ -444,14 +446,14 @@ impl Connection {
             Ok(Err(Full)) => self.answer(number, Status::Busy, &mut Vec::new()),
             Err(panic) => {
                 let said = said(&*panic);
-                tracing::error!(said, "a call was not begun: whoever spawns tasks panicked");
+                tracing::error!(said, "a call was not begun: the spawner of tasks panicked");
                 // Its task is perhaps gone already, and has said so.
                 self.answer(number, Status::Dropped, &mut Vec::new());
             }
         }
     }
 
-    /// Runs a call and answers it; whoever goes on has the lock.
+    /// Runs a call and answers it; the caller gets the connection's lock.
     #[inline]
     fn execute(
         &self,
@@ -503,7 +505,7 @@ impl Connection {
         if !inner.running.is_empty() {
             inner.running.remove(&number);
         }
-        // Whoever does not wait any more does not want it.
+        // An error means that the client has gone, and needs no answer.
         let _ = inner.with(|protocol, ends| protocol.answer(ends, number, status, result));
         mark!("serve.answered");
         inner

@@ -1,4 +1,4 @@
-//! Letting clients in: at the server's port, and over a channel that everybody knows.
+//! The door lets clients in, at the server's port, and over a well-known channel.
 //!
 //! A client makes two channels and *presents* them. At the port it attaches the rights to a
 //! request. On the channel there are only bytes, so it gives what it presents names that

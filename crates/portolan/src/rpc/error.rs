@@ -1,4 +1,4 @@
-//! Why a call has no result, and whose fault it is.
+//! Errors say why a call has no result, and whose fault it is.
 
 use crate::channel::{ChannelError, WriteError};
 use crate::{

@@ -1,4 +1,5 @@
-//! A lock whose holder sees that another thread wants it, and can hand it off.
+//! A hand-off lock shows its holder that another thread wants it, so that the holder can hand it
+//! off.
 //!
 //! A thread may so keep the lock while it spins. Threads that wait for a change of the content
 //! sleep on a condition variable; a thread that makes the change pays for a system call only if

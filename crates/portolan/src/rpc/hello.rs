@@ -1,4 +1,4 @@
-//! The records that a client and a server exchange at the server's port to connect.
+//! Lays out the records that a client and a server exchange at the server's port to connect.
 
 use serde::{Deserialize, Serialize};
 use std::time::Duration;

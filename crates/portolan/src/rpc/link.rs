@@ -1,4 +1,4 @@
-//! Two channels as the link of a connection.
+//! Carries a connection's packets over two channels.
 
 use crate::channel::{Interrupter, ReadError, Reader, Writer};
 use crate::{Deadline, Disowned};
@@ -139,7 +139,7 @@ impl Ways {
 
     /// From now on in a channel of its own.
     pub(super) fn promote(&mut self, mut writer: Writer) {
-        // Measured: whoever waits for an answer has it sooner so (`docs/bench.md`).
+        // Measured: a thread that waits for an answer gets it sooner so (`docs/bench.md`).
         writer.keep_barriers();
         self.own = Some(writer);
         self.on_own = true;

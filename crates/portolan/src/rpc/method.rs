@@ -1,4 +1,4 @@
-//! Methods, and how a server finds the one that was called.
+//! Identifies methods, and lets a server find the one that was called.
 
 use super::parcel::{self, LAG, Parcel, Parcels};
 use super::task::{MethodFuture, OwnedCall};

@@ -1,4 +1,4 @@
-//! Calls: a trait in one process, its implementation in another.
+//! A service is a trait that one process implements and other processes call.
 //!
 //! ```
 //! use portolan::rpc::{self, CallError, Schema};
@@ -52,7 +52,7 @@
 //! | | |
 //! |---|---|
 //! | per method | `#[rpc(one_way)]`, `#[rpc(best_effort)]`, `#[rpc(no_checksum)]` |
-//! | one way | it returns when it is under way; [`Stub::flush`] waits until all have arrived, and so does whoever drops the last stub |
+//! | one way | it returns when it is under way; [`Stub::flush`] waits until all have arrived, and so does the drop of the last stub |
 //! | time | each call has a deadline ([`ClientOptions::limit`], `client.within(..)`), which the method can ask for ([`Context`]) |
 //! | async | `client.method_async(..)` is awaited ([`Awaited`]), under any runtime or none |
 //! | giving up | `client.start_method(..)` returns a [`Pending`]; dropped, it is cancelled; so is a future |

@@ -1,4 +1,4 @@
-//! A server that moves to another process, in the middle of calls.
+//! Moves a server to another process, in the middle of calls.
 //!
 //! It stops taking calls, lets those that run end, and sends what it knows: its port, and for
 //! each client both channels and the transport's state. The new one has the incarnation of
@@ -199,7 +199,7 @@ pub fn take_over<S: Service>(
         shared.inherit(SharedChannels::over(calls, answers, shared)?);
         mark!("serve.inherited");
     }
-    // Before the door is open, so that whoever asks for more is known.
+    // Before the door is open, so that a client that asks for a promotion is known.
     for client in clients {
         client.settle(shared, &port)?.ok_or_else(not_this)?;
         mark!("serve.taken_over");

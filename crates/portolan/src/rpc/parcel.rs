@@ -1,4 +1,4 @@
-//! Extents that move with a call or an answer.
+//! Moves extents with a call or an answer.
 //!
 //! Bytes go through the channel, where they may be lost and are sent again; an extent can
 //! be sent once. So the extents of a call go through a port, as a *parcel* with a number,
@@ -141,8 +141,8 @@ impl Parcels {
         self.from.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Both ways, and the number of the next parcel, for whoever goes on. What was received
-    /// and not opened goes back to the port.
+    /// Both ways, and the number of the next parcel, for the next server. Parcels that were
+    /// received and not opened go back to the port.
     pub(super) fn into_parts(self) -> (SendRight, ReceiveRight, u64) {
         let inbox = self.from.into_inner();
         let inbox = inbox.unwrap_or_else(PoisonError::into_inner);
@@ -187,7 +187,7 @@ impl Parcels {
     /// Takes in what has come, so that the port has room, and gives back the parcels of calls
     /// that nobody waits for.
     pub(super) fn tidy(&self, waits: impl Fn(u64) -> bool) {
-        // Whoever has it takes in what comes.
+        // The thread that has the lock takes the messages in.
         let Ok(mut inbox) = self.from.try_lock() else {
             return;
         };

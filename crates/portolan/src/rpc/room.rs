@@ -1,4 +1,4 @@
-//! Room for so many calls at a time.
+//! Limits how many calls run at a time.
 
 use super::link;
 use crate::Deadline;
@@ -83,7 +83,7 @@ impl Drop for Turn {
         let room = &*self.0;
         room.taken.fetch_sub(1, Ordering::SeqCst);
         if room.waiting.load(Ordering::SeqCst) > 0 {
-            // Whoever has looked in vain sleeps once the lock is free.
+            // A thread that has looked in vain sleeps once the lock is free.
             drop(link::lock(&room.lock));
             room.back.notify_one();
         }
@@ -96,7 +96,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn no_more_than_there_is_room_for_and_whoever_waits_gets_a_turn() {
+    fn no_more_than_there_is_room_for_and_a_waiting_thread_gets_a_turn() {
         let room = Room::of(2);
         let first = room.take(Deadline::NOW).unwrap();
         let _second = room.take(Deadline::NEVER).unwrap();

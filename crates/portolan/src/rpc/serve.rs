@@ -1,4 +1,4 @@
-//! The server: its port, its connections, its threads.
+//! A server has a port, connections and threads, and serves one trait on them.
 
 use super::connection::Connection;
 use super::door;
@@ -37,7 +37,7 @@ pub enum Concurrency {
     Client,
     /// Each in a thread of its own.
     Call,
-    /// In so many threads, whoever calls.
+    /// In so many threads, for all clients.
     Pool(usize),
 }
 
@@ -146,8 +146,8 @@ impl ServerOptions {
     }
 
     /// How many of the clients that share channels ([`super::ClientOptions::sharing`]) may have
-    /// some of their own at a time, because they are busy: 64. One more takes the place of
-    /// whoever has called least, who shares again.
+    /// some of their own at a time, because they are busy: 64. One more takes the place of the
+    /// client that has called least, which shares again.
     #[must_use]
     pub fn own_channels(self, clients: usize) -> Self {
         Self {
@@ -388,7 +388,7 @@ impl Server {
         // SeqCst: before the bell, and pairs with the threads that look.
         self.shared.stopping.store(true, Ordering::SeqCst);
         let port = self.door.take().and_then(|(bell, door)| {
-            bell.ring();
+            bell.wake();
             door.join().ok()?
         });
         if let Some((interrupter, listener)) = self.listener.take() {

@@ -17,7 +17,7 @@
 //! - **C3** Of each space that has members one is watched: its port tells the door of its
 //!   death. When it has gone, so have all others of a space that died; if the space lives,
 //!   another of its members is watched from then on. So a space costs one watch, however many
-//!   members it has, and whoever leaves the map is told, and let go of, once.
+//!   members it has, and a member that leaves the map is told, and released, once.
 
 use super::connection::{Connection, Scratch};
 use super::error::ServeError;
@@ -178,7 +178,7 @@ impl SharedChannels {
         thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// The members, for whoever goes on; its thread has ended.
+    /// Takes the members out, for the next server, once its thread has ended.
     pub(super) fn dismantle(&self) -> Vec<Arc<Connection>> {
         if let Some(thread) = link::lock(&self.thread).take() {
             // It lets go of what it had.

@@ -1,4 +1,4 @@
-//! A client that shares channels with others until it is busy; see `shared_channels.rs`.
+//! A client shares channels with others until it is busy; see `shared_channels.rs`.
 
 use super::client_end::{Connection, Inner};
 use super::connect::Shape;
@@ -86,7 +86,7 @@ impl Sharing {
 }
 
 impl Inner {
-    /// A call was made at this time. Whoever makes many gets channels of its own.
+    /// Notes that a call was made at this time. A client that makes many gets channels of its own.
     #[inline]
     pub(super) fn has_called(&mut self, now: Time) {
         if self.sharing.is_some() && !self.ways.has_own() {
@@ -177,7 +177,7 @@ impl Inner {
     }
 
     fn read_with(&mut self, mut inlet: Inlet) {
-        // Whoever waits with the old one looks for the new one.
+        // The thread that waits with the old reader then looks for the new one.
         self.interrupter.interrupt();
         self.interrupter = inlet.interrupter();
         self.next_reader = Some(inlet);

@@ -1,4 +1,4 @@
-//! Methods that are `async`: as tasks of a runtime, or in a thread that waits for them.
+//! Runs `async` methods, as tasks of a runtime, or in a thread that waits for them.
 
 use super::connection::Connection;
 use super::method::NotDispatched;

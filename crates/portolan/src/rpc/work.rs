@@ -1,4 +1,4 @@
-//! Where calls run, and what they can ask about themselves.
+//! Runs calls in the server's threads, and tells each call about itself.
 
 use super::link;
 use super::method::NotDispatched;

@@ -1,4 +1,4 @@
-//! What a type looks like as bytes, in 64 bits.
+//! Hashes what a type looks like as bytes, into 64 bits.
 
 mod wire;
 

@@ -1,4 +1,4 @@
-//! Arguments and results as bytes, in the `postcard` format.
+//! Turns arguments and results into bytes, in the `postcard` format, and back.
 //!
 //! `serde` writes and reads a list of bytes one by one, because it sees no more of it. What
 //! has a [`Schema`] can say that it is such a list, and is copied in one go. The bytes are the

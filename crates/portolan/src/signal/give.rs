@@ -1,10 +1,10 @@
 //! A listener gives a handler to another listener, with the signals that had come for it.
 //!
 //! ```text
-//! giver:   puts the handler in the inbox; changes its entry; takes what had come out of its
-//!          FIFO (S5 of `shm/signal`) and puts that in too; lets the inbox go; rings
-//! target:  whenever it has looked for a signal: is something in the inbox? takes it in, what
-//!          had come before what comes by its own FIFO
+//! giver:   puts the handler in the inbox; changes its entry; takes the handler's signals out of
+//!          its FIFO (S5 of `shm/signal`) and puts them in too; unlocks the inbox; wakes the target
+//! target:  whenever it has looked for a signal: is something in the inbox? takes it in, the
+//!          signals there before those of its own FIFO
 //! ```
 //!
 //! A listener whose upcalls' thread has ended gives their handlers to itself.
@@ -13,7 +13,7 @@ use super::delivery::How;
 use super::handlers::Handling;
 use super::inbox::{Inbox, Parting};
 use super::upcall::Upcalls;
-use super::{HandlerId, Listener, SignalError, ring};
+use super::{HandlerId, Listener, SignalError, wake_reader};
 use crate::space::Member;
 use portolan_shm::mark;
 use std::fmt;
@@ -124,7 +124,7 @@ impl Listener {
         let brought = inbox.bring(had);
         drop(inbox);
         if brought && let Some(fifo) = tables.fifo(to.fifo) {
-            ring(&member, &fifo.entry().control);
+            wake_reader(&member, &fifo.entry().control);
         }
         Ok(())
     }

@@ -46,8 +46,8 @@ impl Inbox {
         self.holds.load(Ordering::Acquire) != NOTHING
     }
 
-    /// Whether there are signals to be handled in it. Who brings them rings afterwards, and
-    /// who goes to sleep looks after it has read the doorbell.
+    /// Whether there are signals to be handled in it. The giver wakes the target afterwards, and
+    /// a target that goes to sleep looks after it has read the doorbell.
     pub(super) fn has_signals(&self) -> bool {
         self.holds.load(Ordering::SeqCst) == SIGNALS
     }

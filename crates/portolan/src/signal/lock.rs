@@ -1,6 +1,6 @@
-//! The lock on the table of signal ranges: held while handlers are listed and taken out. A dead
-//! holder's is released by the host. A stopped holder delays no other thread: after a moment
-//! others add and give up handlers without the lock, and the next holder puts the table in order.
+//! A lock guards the table of signal ranges while handlers are listed and taken out. A dead
+//! holder's is released by the host. A stopped holder delays no other thread: after a moment others
+//! add and give up handlers without the lock, and the next holder puts the table in order.
 
 use crate::space::Member;
 use portolan_shm::atomic::store_load_barrier;

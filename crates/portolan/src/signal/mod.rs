@@ -196,13 +196,13 @@ fn wake(member: &Member, fifo: &Fifo<'_>, index: u32, offset: u64) {
         if control.thread.load(Ordering::Relaxed) == 0
             || !upcall::call(member, index, control, offset)
         {
-            ring(member, control);
+            wake_reader(member, control);
         }
     });
 }
 
-/// Rings a FIFO's doorbell, or raises the wait set that its reader is in.
-fn ring(member: &Member, control: &FifoControl) {
+/// Wakes a FIFO's reader: by its doorbell, or by the wait set that it is in.
+fn wake_reader(member: &Member, control: &FifoControl) {
     control.doorbell.fetch_add(1, Ordering::SeqCst);
     // SeqCst: pairs with the reader, which changes the link before it reads the doorbell and
     // arms (W2 of wait sets).
@@ -263,7 +263,7 @@ pub(crate) fn reclaim(member: &Member, space: u8) {
 pub(crate) fn wake_all(member: &Member) {
     for entry in member.tables().used_fifos() {
         if entry.control.owner.load(Ordering::Acquire) != 0 {
-            ring(member, &entry.control);
+            wake_reader(member, &entry.control);
         }
     }
 }

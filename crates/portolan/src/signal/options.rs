@@ -1,4 +1,4 @@
-//! Options of a listener.
+//! Options set up a listener.
 
 use crate::wait::Waiting;
 use portolan_abi::signal::DEFAULT_DEPTH;

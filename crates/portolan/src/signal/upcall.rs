@@ -1,26 +1,26 @@
 //! Upcalls run the handlers of a thread's own FIFO by interrupting that thread.
 //!
 //! ```text
-//! sender:  push; it is asleep? --> a Unix signal to the thread --> handler: empties the
-//!                             \                               /     FIFO, says that it
-//!                              doorbell --> upcall thread ---/      is asleep
+//! sender:  push; is it asleep? --> a Unix signal to the thread --> handler: empties the
+//!                             \                               /     FIFO, marks it
+//!                              doorbell --> upcall thread ---/      as asleep
 //! ```
 //!
 //! A handler that has emptied the FIFO marks itself as asleep, as a sleeping reader does (S3 of
 //! `shm/signal`), and then the thread goes on. So a sender owes a call exactly when it would owe a
 //! wake, and a burst costs one Unix signal, and one more for each signal that is sent before the
-//! first sender has made its call. A sender that cannot call a foreign thread rings the doorbell,
-//! and so does the host after a death. The *upcall thread* of the receiver's process sleeps on the
-//! doorbell, and then calls.
+//! first sender has made its call. A sender that cannot call a foreign thread wakes the *upcall
+//! thread* of the receiver's process, which sleeps on the doorbell, and then calls. So does the
+//! host after a death.
 //!
-//! When the interrupted thread has ended, the upcall thread rings for the listener, which takes the
+//! When the interrupted thread has ended, the upcall thread wakes the listener, which takes the
 //! handlers over.
 //!
 //! An upcall ends the wait of its listener, which sleeps on another FIFO's doorbell:
 //!
 //! ```text
-//! handler:   counts; is the listener asleep? --> rings     each side's first step is
-//! listener:  says asleep; has the count changed? --> sleeps     before its second
+//! handler:   counts; is the listener asleep? --> wakes it     each side's first step is
+//! listener:  says asleep; has the count changed? --> sleeps       before its second
 //! ```
 //!
 //! Hand-written `unsafe` is here once, where the promise that was made for the handlers
@@ -30,7 +30,7 @@
 
 use super::handlers::Handling;
 use super::intake::{Intake, give_back};
-use super::{SignalError, address_of, ring};
+use super::{SignalError, address_of, wake_reader};
 use crate::space::counters;
 use crate::space::{Member, Part};
 use portolan_shm::mark;
@@ -232,7 +232,7 @@ impl Upcalls {
     /// Whether the thread has ended that the handlers interrupted.
     #[inline]
     pub(super) fn have_ended(&self) -> bool {
-        // SeqCst: a thread that goes to sleep has read the doorbell before this rings it.
+        // SeqCst: a thread that goes to sleep has read the doorbell before this changes it.
         self.ran.ended.load(Ordering::SeqCst)
     }
 
@@ -355,7 +355,7 @@ struct Route {
     ran: Arc<Ran>,
 }
 
-/// Calls whenever the doorbell has rung. Once there is nobody to be called, tells the
+/// Calls whenever the doorbell has changed. Once there is nobody to be called, tells the
 /// listener, which takes the handlers over.
 fn carry(member: &Member, route: &Route, over: &AtomicBool) {
     let fifos = member.tables().fifos;
@@ -383,12 +383,12 @@ fn carry(member: &Member, route: &Route, over: &AtomicBool) {
         }
         heard = now;
         if route.ran.ended.load(Ordering::SeqCst) {
-            ring(member, &listener.control);
+            wake_reader(member, &listener.control);
         }
     }
 }
 
-/// Calls the thread that reads a FIFO; `false` if its doorbell must be rung instead. Also in an
+/// Calls the thread that reads a FIFO; `false` if the caller must wake its reader instead. Also in an
 /// upcall.
 #[cold]
 pub(super) fn call(member: &Member, index: u32, control: &FifoControl, offset: u64) -> bool {
@@ -417,7 +417,7 @@ struct Known {
 impl Part for Threads {}
 
 impl Threads {
-    /// Calls the thread that reads a FIFO; `false` if its doorbell must be rung instead.
+    /// Calls the thread that reads a FIFO; `false` if the caller must wake its reader instead.
     fn call(&self, member: &Member, index: u32, control: &FifoControl, offset: u64) -> bool {
         // Acquire: with it comes the number of the signal.
         let thread = control.thread.load(Ordering::Acquire);

@@ -1,4 +1,4 @@
-//! What answers at a domain's socket, and what a newcomer believes of it.
+//! Reads the answer at a domain's socket, and checks how much of it a newcomer may believe.
 
 use super::descriptor::Descriptor;
 use super::{JoinError, OVERFLOW_ID};
@@ -33,7 +33,7 @@ pub(crate) fn refused(refusal: Refusal, address: &Address, owner: u32) -> JoinEr
             host: socket::holder(address),
         },
         Reason::Namespace => JoinError::OtherNamespace,
-        // The last two are for visitors, who do not come here.
+        // The last two are for clients, who do not come here.
         Reason::Garbled | Reason::Stranger | Reason::Token | Reason::Busy => {
             garbled("greeting", value, 0)
         }

@@ -86,14 +86,30 @@ fn add(word: &AtomicU64, value: u64, shared: bool) {
     }
 }
 
-/// A message was sent, with so many bytes in extents.
-#[inline]
-pub(crate) fn sent(member: &Member, bytes: u64) {
-    let (line, shared) = line(member);
-    add(&line.sent, 1, shared);
-    if bytes != 0 {
-        add(&line.sent_bytes, bytes, shared);
+/// A message was sent, with so many bytes in extents; `lines` are those of our space.
+#[inline(always)]
+pub(crate) fn sent(lines: &[ThreadLine; THREAD_LINES], bytes: u64) {
+    let at = LINE.get();
+    if at >= SHARED {
+        return sent_first_or_shared(lines, bytes);
     }
+    add(&lines[at].sent, 1, false);
+    if bytes != 0 {
+        add(&lines[at].sent_bytes, bytes, false);
+    }
+}
+
+/// The same, of a thread that has no line, or none of its own.
+#[cold]
+#[inline(never)]
+fn sent_first_or_shared(lines: &[ThreadLine; THREAD_LINES], bytes: u64) {
+    let at = match LINE.get() {
+        NONE => take(),
+        line => line,
+    };
+    let (line, shared) = (&lines[at & (THREAD_LINES - 1)], at == SHARED);
+    add(&line.sent, 1, shared);
+    add(&line.sent_bytes, bytes, shared);
 }
 
 /// A send found the queue full.

@@ -1,4 +1,4 @@
-//! A descriptor that knows whether it is still the file that we opened.
+//! A descriptor knows whether it still is the file that this process opened.
 //!
 //! Programs exist that close every descriptor they do not know (daemons do it at
 //! start). Ours then name nothing, or a stranger's file of the same number. Such a

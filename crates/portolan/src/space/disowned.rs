@@ -1,4 +1,4 @@
-//! Why a process that was a member is none any more.
+//! Says why a process that was a member is none any more.
 
 /// Why this process may not use its membership any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

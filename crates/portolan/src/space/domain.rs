@@ -1,4 +1,4 @@
-//! The handle of a membership.
+//! A domain handle gives a program its membership.
 
 use super::host::{host_of, me};
 use super::host_connection::{self, Settled};
@@ -57,7 +57,7 @@ impl Domain {
         self.member.protection
     }
 
-    /// Whether every page of the domain is open to this process, whoever owns it: in a
+    /// Whether every page of the domain is open to this process, also those of other owners: in a
     /// trusted domain always, in a guarded one if it joined with [`Builder::always_open`].
     pub fn is_always_open(&self) -> bool {
         self.member.always_open()

@@ -1,4 +1,4 @@
-//! Counts the threads of the library that outlive their handle: `leave` waits for them.
+//! Counts the threads of the library that outlive their handle; `leave` waits for them.
 //!
 //! A client, a server, and a right on another domain's port have threads that work on for a
 //! moment after the program drops the handle. These threads own handles of the membership that

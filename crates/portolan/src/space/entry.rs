@@ -1,4 +1,4 @@
-//! A space's entry: its status, and whether its process lives.
+//! Reads a space's entry: its status, and whether its process lives.
 
 use crate::space::Member;
 use portolan_abi::space::{SpacePhase, SpaceStatus};

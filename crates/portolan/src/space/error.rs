@@ -1,4 +1,4 @@
-//! Why a process is not, or not cleanly, a member of a domain.
+//! Errors say why a process is not, or not cleanly, a member of a domain.
 
 use super::Disowned;
 use portolan_abi::limits::{MAX_DOMAIN_NAME, MAX_SPACES};

@@ -1,4 +1,4 @@
-//! Who hosts a domain.
+//! Says which member hosts a domain.
 
 use super::member::Member;
 use portolan_abi::space::HostWord;
@@ -10,8 +10,8 @@ pub(crate) fn host_of(member: &Member) -> HostWord {
     HostWord::unpack(member.tables().header.host.word.load(Ordering::Acquire))
 }
 
-/// Whether whoever hosts, or `host`, may have a descriptor of all of this process's memory: it
-/// is of the same user, or root, who could have it anyway.
+/// Whether `host`, or else the present host, may have a descriptor of all of this process's
+/// memory: it may if its user is the same, or root, who could have it anyway.
 pub(crate) fn trusts_host(member: &Member, host: Option<HostWord>) -> bool {
     let host = host.unwrap_or_else(|| host_of(member));
     let entry = member.tables().spaces.get(usize::from(host.space));

@@ -1,4 +1,5 @@
-//! A host connection shared this process to its domain's host: sockets and one thread; and leaves.
+//! A host connection ties this process to its domain's host, by sockets and one thread, and leaves
+//! the domain.
 //!
 //! The *membership thread* holds the membership only for the moments in which it acts. So the drop
 //! of the last handle leaves the domain, in one of two threads:
@@ -43,7 +44,7 @@ pub(crate) struct Shared {
     pub(crate) sockets: Option<HostSockets>,
     /// What stops the membership thread.
     thread: Mutex<Option<Depart>>,
-    // The last field: when it rings, the region is unmapped and the sockets are closed.
+    // The last field: when it is notified, the region is unmapped and the sockets are closed.
     bell: Bell,
 }
 

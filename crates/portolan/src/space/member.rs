@@ -1,4 +1,4 @@
-//! One space: this process's membership in a domain, shared by every handle that it makes.
+//! A member is this process's membership in a domain, shared by every handle that it makes.
 
 use super::drain::Drains;
 use super::extent::{Cache, Relief};
@@ -75,7 +75,7 @@ impl Member {
         self.parts.part()
     }
 
-    /// Whether every page of the region is open here, whoever owns it.
+    /// Whether every page of the region is open here, also those of other owners.
     pub(crate) fn always_open(&self) -> bool {
         self.guard.is_none()
     }

@@ -1,5 +1,5 @@
-//! This process's membership in a domain, and the memory that the members share. The lowest room:
-//! every other one has a [`Member`], and this one names none of them.
+//! This room holds this process's membership in a domain, and the memory that the members share.
+//! It is the lowest room: every other one has a [`Member`], and this one names none of them.
 //!
 //! | file | what it has |
 //! |---|---|

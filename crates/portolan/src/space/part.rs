@@ -1,4 +1,4 @@
-//! What rooms above this one keep with a membership: each one part, of a type of its own.
+//! Rooms above this one keep parts with a membership: each one part, of a type of its own.
 //!
 //! A part is made when somebody first asks for it, and goes with the membership. Parts are told
 //! that the process wants to leave, and are dropped, in the order in which they were made.

@@ -1,4 +1,4 @@
-//! What becomes of a sender's access to what it sends.
+//! Says what happens to a sender's access to a message's memory when it sends.
 
 use portolan_shm::region::Header;
 use std::sync::atomic::Ordering;

@@ -1,9 +1,9 @@
-//! What this process has outside the region, said in its public entries for observers.
+//! Writes public entries, which show observers what this process has outside the region.
 //!
 //! An entry is taken for as long as the thing is there: an export, a connection to another
-//! domain. Only this space writes its row, and counts in an entry are written by whoever works
-//! for what the entry tells of; the host empties the rows of the dead. An entry is all that
-//! observers have, and nothing else reads it: where there is none left, the thing works as well.
+//! domain. Only this space writes its row; the threads that serve the shown thing write the counts
+//! in its entry; the host empties the rows of the dead. Only observers read an entry: if none is
+//! left, the thing works as well.
 //!
 //! ```text
 //! state: free --CAS--> busy --texts, then Release--> shown --> free
@@ -145,7 +145,8 @@ fn take(member: &Member, public: &Public<'_>) -> Option<usize> {
                 .compare_exchange(word, busy.pack(), Ordering::Acquire, Ordering::Relaxed);
         taken.is_ok().then_some((index, entry, busy))
     })?;
-    // Pairs with the observer's fence: whoever reads a word of what follows reads *busy* after it.
+    // Pairs with the observer's fence: an observer that reads one of the words that follow reads
+    // *busy* after it.
     fence(Ordering::Release);
     mark!("public.taken");
     let PublicEntry {
@@ -199,7 +200,7 @@ impl Drop for Shown {
                 busy: false,
                 ..state
             };
-            // Release: whoever takes it next comes after what was counted.
+            // Release: the next thread that takes the entry comes after the last count.
             entry.state.store(free.pack(), Ordering::Release);
         }
     }

@@ -1,4 +1,4 @@
-//! Recording: what a traced thread does besides its work.
+//! Records events of this space while it is traced.
 //!
 //! While nobody traces, each place that could record looks at one word of its space's
 //! entry, in a line that nobody writes meanwhile, and goes on. All else is out of line.
@@ -140,8 +140,8 @@ impl Begun {
     }
 
     fn put(self, tables: &Tables<'_>, space: u8, incarnation: u32, took: u64, about: About) {
-        // Acquire: whoever switched it on has given the ring memory before. It keeps that
-        // for as long as this space lives, should it be switched off just now.
+        // Acquire: the tracer has given the ring memory before it switched it on. The ring keeps
+        // that memory for as long as this space lives, even if it is switched off just now.
         let word = tables
             .spaces
             .get(usize::from(space))

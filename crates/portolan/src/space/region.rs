@@ -1,4 +1,4 @@
-//! The region of a domain, mapped: the one file where a mapping becomes structures and slices.
+//! Maps the region of a domain. This is the one file where a mapping becomes structures and slices.
 //!
 //! Everything else in this crate is safe code. Two promises are made here:
 //! that a mapped region's tables follow the protocols of `portolan-shm`
@@ -10,12 +10,14 @@
 use crate::space::Descriptor;
 use crate::space::Member;
 use portolan_abi::channel::{HEAD_BYTES, MAGIC as CHANNEL_MAGIC, MAX_READERS, READER_BYTES};
-use portolan_abi::limits::PAGE;
+use portolan_abi::limits::{PAGE, THREAD_LINES};
 use portolan_abi::port::{ANY_BYTES, PortName, PortStatus};
 use portolan_abi::region::Geometry;
+use portolan_abi::trace::EventKind;
 use portolan_shm::channel::{Channel, Head, NotAChannel, ReaderEntry};
 use portolan_shm::queue::Queue;
-use portolan_shm::region::Tables;
+use portolan_shm::region::{Tables, ThreadLine};
+use portolan_shm::trace::TraceLine;
 use portolan_sys::fault::{self, Fault, Verdict, Watch, WatchError};
 use portolan_sys::memory::{self, Access, MapError, Mapping};
 use std::io;
@@ -212,8 +214,8 @@ impl Region {
         self.ground.address(page)
     }
 
-    /// Reads the extent at `page`, from byte `at` on, through the file, whoever has it open; how
-    /// many bytes came. A hole reads as zeros, and stays one.
+    /// Reads the extent at `page`, from byte `at` on, through the file, so its pages need not be
+    /// open here. Returns how many bytes came. A hole reads as zeros, and stays one.
     pub(crate) fn peek(&self, page: u32, at: usize, out: &mut [u8]) -> usize {
         read_at(&self.fd, self.offset(page) + at as u64, out)
     }
@@ -231,7 +233,7 @@ impl Region {
         // - in bounds: checked above against the pool;
         // - live: the mapping lives as long as `self`;
         // - initialised: file memory reads as zeros or what was written;
-        // - not written meanwhile: the caller holds the extent (O1), whoever sent or shared
+        // - not written meanwhile: the caller holds the extent (O1), the space that sent or shared
         //   it has given up its handle, and members are trusted not to write past theirs.
         unsafe { core::slice::from_raw_parts(self.address(page) as *const u8, len) }
     }
@@ -422,6 +424,15 @@ pub(crate) struct Attached {
     /// What is sent there needs work that a retry does not repeat: it is copied, closed here, or
     /// looked at because it goes on to another domain.
     pub(crate) prepares: bool,
+    // As the queue.
+    own: OwnLines<'static>,
+}
+
+/// The lines of our own space's entry that every send and receive looks at.
+#[derive(Clone, Copy)]
+pub(crate) struct OwnLines<'r> {
+    pub(crate) trace: &'r TraceLine,
+    pub(crate) threads: &'r [ThreadLine; THREAD_LINES],
 }
 
 impl Attached {
@@ -429,11 +440,16 @@ impl Attached {
     pub(crate) fn new(member: &Arc<Member>, port: PortName) -> Option<Self> {
         let region: *const Region = &raw const member.region;
         // SAFETY:
-        // - live: `member` is cloned into the same struct, so the region outlives `queue`,
-        //   which `queue()` lends out for no longer than a borrow of the struct;
+        // - live: `member` is cloned into the same struct, so the region outlives `queue` and
+        //   `own`, which are lent out for no longer than a borrow of the struct;
         // - in place: the region lies inside the `Arc` and never moves.
         let region: &'static Region = unsafe { &*region };
-        let queue = region.tables().queue(port.index)?;
+        let tables = region.tables();
+        let queue = tables.queue(port.index)?;
+        let own = OwnLines {
+            trace: &tables.spaces.get(usize::from(member.space))?.trace,
+            threads: tables.thread_lines(member.space),
+        };
         // Acquire: of a port that lives, its options. The others take no messages.
         let status = PortStatus::unpack(queue.port.control.status.load(Ordering::Acquire));
         // Relaxed: of a port that lives, as its options; it was stored before its status.
@@ -444,6 +460,7 @@ impl Attached {
             member: Arc::clone(member),
             port,
             prepares,
+            own,
         })
     }
 
@@ -451,6 +468,19 @@ impl Attached {
     #[inline]
     pub(crate) fn queue(&self) -> &Queue<'_> {
         &self.queue
+    }
+
+    /// What each send and receive looks at of our own space.
+    #[inline]
+    pub(crate) fn own(&self) -> OwnLines<'_> {
+        self.own
+    }
+
+    /// Whether we record events of this kind. Not to be asked in a forked child.
+    #[inline(always)]
+    pub(crate) fn traces(&self, kind: EventKind) -> bool {
+        // Relaxed: as `record::traces`.
+        self.own.trace.switch.load(Ordering::Relaxed) & u64::from(kind.bit()) != 0
     }
 }
 
@@ -461,6 +491,7 @@ impl Clone for Attached {
             member: Arc::clone(&self.member),
             port: self.port,
             prepares: self.prepares,
+            own: self.own,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What a domain is to be like: the builder.
+//! The builder collects the settings of a domain.
 
 use super::JoinError;
 use crate::Protection;

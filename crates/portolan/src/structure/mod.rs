@@ -1,4 +1,4 @@
-//! Maps, trees, lists and strings that are handed over as they are.
+//! Structures are maps, trees, lists and strings that move from process to process as they are.
 //!
 //! The region has one address in every member of a domain. So a data structure whose parts
 //! all lie in a message's extents is valid wherever the message arrives: nothing is
@@ -191,7 +191,7 @@ pub enum RootError {
     Disowned(#[from] Disowned),
 }
 
-// The bound stands at each: so whoever forgot a derive is told which.
+// The bound stands at each method, so that the compiler names the derive that is missing.
 impl<T> Structure<T> {
     /// Builds a structure in fresh extents of the domain.
     ///

@@ -1,4 +1,4 @@
-//! The one file of this module where an extent becomes the head of an arena.
+//! Turns an extent into the head of an arena. This is the one file of this room that does so.
 //!
 //! Its promises: an arena's extents are held by one message, which nobody else can write
 //! to while it says [`Message::structure`]; and a root is lent out only after the message
@@ -49,7 +49,7 @@ pub(super) fn read<T: Root>(message: &Message) -> Result<&T::At<'_>, RootError> 
     // SAFETY:
     // - a `T`, of this build: `checked`;
     // - readable and unchanged: the message holds every extent (`checked`) and is borrowed,
-    //   and whoever writes to them through it makes it say that it holds no structure.
+    //   and a write to them through it makes it say that it holds no structure.
     unsafe { root::read::<T>(header) }.ok_or(RootError::Torn)
 }
 

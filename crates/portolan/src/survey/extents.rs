@@ -1,4 +1,5 @@
-//! A survey's extents: who holds how many of which size, and how old they are.
+//! Counts a domain's extents for a survey: which space holds how many of which size, and how old
+//! they are.
 
 use super::{Ground, MemorySurvey, SpaceSurvey};
 use crate::space::extent;

@@ -1,9 +1,9 @@
-//! Where a survey reads: a member its region, an observer a copy.
+//! Gives a survey the tables that it reads: a member's region, or an observer's copy.
 //!
-//! Reading a hole of a mapped file gives it memory, whoever's mapping it is, and private or not.
-//! So a member reads only entries that have memory. An observer, whose region may say anything
-//! and change at any time, maps nothing of it: it copies what has memory to a file of its own
-//! ([`Picture`]), by calls that leave holes alone, and reads that.
+//! Reading a hole of a mapped file gives it memory, in any process and through any mapping, private
+//! or not. So a member reads only entries that have memory. An observer does not trust the region,
+//! which may change at any time, and maps nothing of it: it copies the parts that have memory to a
+//! file of its own ([`Picture`]), by calls that leave holes alone, and reads that.
 
 use crate::space::region::Picture;
 use portolan_abi::limits::{LINE, PAGE};
@@ -110,7 +110,7 @@ impl<'r> Ground<'r> {
         self.fetch(at..at + (lines * LINE) as u64);
     }
 
-    /// Reads bytes of the region's file, whoever has them mapped; how many came.
+    /// Reads bytes of the region's file, without a mapping; returns how many came.
     pub(super) fn peek(&self, offset: u64, out: &mut [u8]) -> usize {
         crate::space::region::read_at(self.file, offset, out)
     }

@@ -1,4 +1,4 @@
-//! A survey's listeners: the threads that handle signals.
+//! Lists a domain's listeners for a survey: the threads that handle signals.
 
 use super::Ground;
 use portolan_abi::limits::MAX_FIFOS;

@@ -1,4 +1,4 @@
-//! A survey through the `metrics` facade, for whatever exporter the program has.
+//! Publishes a survey through the `metrics` facade, for the program's exporter.
 
 use super::{PortKind, Survey};
 use metrics::{Label, Unit, counter, describe_counter, describe_gauge, gauge};

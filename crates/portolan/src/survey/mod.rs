@@ -1,4 +1,4 @@
-//! A survey: who is in a domain, which ports there are, and who owns how much.
+//! A survey lists a domain's spaces and ports, and how much each space owns.
 //!
 //! It only reads, and stops nobody: what it says of one word was true at some instant
 //! of the survey, and sums of several words may be off by what moved meanwhile. Tables
@@ -172,7 +172,7 @@ pub struct PortSurvey {
     pub depth: usize,
     /// Slots of its queue; one of them is kept for the message that is being read.
     pub slots: usize,
-    /// Messages taken out of it, by whoever had this number.
+    /// Messages taken out of it, by all receivers that this port has had.
     pub taken: u64,
     /// Bytes in the extents of those.
     pub taken_bytes: u64,

@@ -1,4 +1,4 @@
-//! Reading a region without being in the domain.
+//! An observer reads a region without being in the domain.
 //!
 //! An observer asks the host once for the region's file, which it gets open for reading
 //! only; afterwards nobody knows of it. It has no space and no connection, cannot write,
@@ -133,7 +133,7 @@ impl Observer {
 
     /// The memory for a copy, with nothing in it.
     fn picture(&self) -> MutexGuard<'_, Picture> {
-        // Whoever panicked has left an old copy, which goes now.
+        // A thread that panicked has left an old copy, which is cleared now.
         let picture = self.picture.lock().unwrap_or_else(PoisonError::into_inner);
         picture.clear();
         picture
@@ -184,7 +184,7 @@ impl std::fmt::Debug for Observer {
     }
 }
 
-/// Asks whoever listens there for the region. `None`: look again.
+/// Asks the process that listens there for the region. `None`: look again.
 fn ask(
     settings: &Builder,
     address: &Address,

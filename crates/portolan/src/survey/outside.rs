@@ -1,5 +1,5 @@
-//! What a survey finds of what lies outside the region: exports, and connections between
-//! domains, as the spaces that have them say.
+//! Lists what spaces have outside the region, as they say in their public entries: exports, and
+//! connections between domains.
 
 use super::{Ground, SpaceSurvey};
 use crate::vmmc::Reach;
@@ -38,7 +38,7 @@ pub struct ConnectionSurvey {
     pub kind: ConnectionKind,
     /// The name of the offer.
     pub offer: String,
-    /// The other domain, where that is known: whoever connects says which one it means.
+    /// The other domain, where that is known: the client says which domain it connects to.
     pub domain: Option<String>,
     /// The user of the other side.
     pub user: u32,

@@ -1,4 +1,4 @@
-//! A survey's segments: memory that several spaces have, and what each is used for.
+//! Lists a domain's segments for a survey, and says what each is used for.
 
 use super::Ground;
 use portolan_abi::channel::{
@@ -87,9 +87,9 @@ pub struct ChannelSurvey {
     pub reliable: bool,
     /// Whether several may write.
     pub many_writers: bool,
-    /// The space that writes, if there is one; of many writers nobody knows.
+    /// The space that writes, if there is one; `None` for a channel of many writers.
     pub writer: Option<u8>,
-    /// Units written so far, by whoever wrote.
+    /// Units written so far, by all writers.
     pub written: u64,
     /// Readers that have an entry. Those that have none, which a message-consistent channel may
     /// have any number of, leave no trace.

@@ -1,4 +1,4 @@
-//! Looking at a region that says anything.
+//! Tests surveys of a region that contains anything.
 
 use super::{Ground, take};
 use crate::space::region::Picture;
@@ -28,7 +28,7 @@ fn hostile(domain: &Domain) {
     let cut = ChunkWord {
         r#use: ChunkUse::Small,
         populated: true,
-        home: 1,
+        cache_owner: 1,
         size: Size::for_bytes(1).code(),
         ..ChunkWord::FRESH
     };

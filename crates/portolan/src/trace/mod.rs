@@ -1,4 +1,4 @@
-//! Tracing: what the members of a running domain do, event by event, seen from outside.
+//! A trace shows what the members of a running domain do, event by event, from outside.
 //!
 //! A member becomes the domain's *tracer* ([`Domain::trace`]): it gives each space a ring
 //! of events and switches its recording on. The spaces' threads write, the tracer reads;

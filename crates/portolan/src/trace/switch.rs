@@ -1,4 +1,4 @@
-//! Switching a trace on and off, from outside.
+//! Switches a trace on and off, from outside the traced spaces.
 //!
 //! ```text
 //! header's tracer word:  0 --tracer--> tracer --tracer, or host after its death--> 0
@@ -7,12 +7,12 @@
 //!
 //! # Invariants
 //!
-//! - **T1** Whoever sets a switch has given the ring its memory before, so that no thread
-//!   of the space meets a page that is not there.
+//! - **T1** The process that sets a switch has given the ring its memory before, so that no thread
+//!   of the space touches a page that is not there.
 //! - **T2** A ring keeps its memory while its space lives: a thread that saw the switch on
 //!   may write long after it was switched off.
-//! - **T3** A switch names its tracer. When that is dead, the host switches off whatever
-//!   names it; so a tracer that is killed leaves nothing on.
+//! - **T3** A switch names its tracer. When the tracer is dead, the host switches off every switch
+//!   that names it; so a tracer that is killed leaves nothing on.
 
 use crate::space::Member;
 use portolan_abi::region::{Geometry, TRACE_BYTES};
@@ -85,7 +85,7 @@ pub(super) fn on(member: &Member, space: u8, switch: TraceSwitch) -> Result<(), 
     let bytes = Geometry::trace_bytes(switch.ring);
     memory::allocate(member.region.fd(), tables.geometry.trace(space), bytes)?;
     let next = tables.trace_ring(space, switch.ring).next();
-    // Relaxed: read by whoever finds the switch on.
+    // Relaxed: read by threads that find the switch on, which is stored after it.
     trace.since.store(next, Ordering::Relaxed);
     // SeqCst: stronger than the Release that its readers need, for `newcomer`.
     trace.switch.store(switch.pack(), Ordering::SeqCst);

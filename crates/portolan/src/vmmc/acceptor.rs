@@ -16,12 +16,12 @@
 //!   among other things the end of an export needs some.
 
 use super::export::Exported;
-use crate::directory::Visitor;
+use crate::directory::Client;
 use crate::space::Descriptor;
 use crate::space::{Member, Part};
 use crate::wait::poller::{PollLoop, Poller, Seen};
 use portolan_abi::FORMAT_VERSION;
-use portolan_abi::vmmc::{Answer, Ask, Denied, RING};
+use portolan_abi::vmmc::{Answer, Ask, Denied, WAKE};
 use portolan_sys::machine::rlimit_nofile;
 use portolan_sys::process::PidFd;
 use portolan_sys::socket::{self, Peer, SocketError};
@@ -39,7 +39,7 @@ const AT_ONCE: usize = 32;
 
 /// The acceptor of a membership.
 pub(crate) struct Acceptor {
-    /// The thread; rung when there are orders.
+    /// The thread; woken when there are orders.
     poller: Poller,
     orders: Arc<Orders>,
 }
@@ -48,7 +48,7 @@ type Orders = Mutex<Vec<Order>>;
 
 /// An order to the thread.
 enum Order {
-    Meet(Visitor, Weak<Exported>),
+    Meet(Client, Weak<Exported>),
     /// Let go of an export's importers.
     Close(Weak<Exported>),
 }
@@ -84,9 +84,9 @@ impl Acceptor {
         Ok(Self { poller, orders })
     }
 
-    /// Shows an export to a visitor, soon.
-    pub(super) fn meet(&self, visitor: Visitor, export: Weak<Exported>) {
-        self.order(Order::Meet(visitor, export));
+    /// Shows an export to a client, soon.
+    pub(super) fn meet(&self, client: Client, export: Weak<Exported>) {
+        self.order(Order::Meet(client, export));
     }
 
     /// Lets go of an export's importers, soon.
@@ -96,7 +96,7 @@ impl Acceptor {
 
     fn order(&self, order: Order) {
         locked(&self.orders).push(order);
-        self.poller.poll_loop().ring();
+        self.poller.poll_loop().wake();
     }
 }
 
@@ -130,7 +130,7 @@ impl ImporterPeers {
                 let orders = std::mem::take(&mut *locked(orders));
                 for order in orders {
                     match order {
-                        Order::Meet(visitor, export) => self.meet(poll_loop, visitor, export),
+                        Order::Meet(client, export) => self.meet(poll_loop, client, export),
                         Order::Close(export) => self.close(poll_loop, &export),
                     }
                 }
@@ -144,12 +144,12 @@ impl ImporterPeers {
         }
     }
 
-    fn meet(&mut self, poll_loop: &PollLoop, visitor: Visitor, export: Weak<Exported>) {
-        let Visitor {
+    fn meet(&mut self, poll_loop: &PollLoop, client: Client, export: Weak<Exported>) {
+        let Client {
             connection,
             peer,
             pidfd,
-        } = visitor;
+        } = client;
         // Best effort: where the kernel cannot, room for none does the same (see `look`).
         let _ = socket::refuse_descriptors(&connection);
         let (uid, pid) = (peer.uid, peer.pid);
@@ -212,7 +212,7 @@ impl ImporterPeers {
         }
         // There may be more records, and epoll need not report them again.
         self.unheard.push(number);
-        poll_loop.ring();
+        poll_loop.wake();
     }
 
     fn forget(&mut self, poll_loop: &PollLoop, number: u64) {
@@ -265,8 +265,8 @@ impl ImporterPeer {
         };
         let bytes = bytes.get(..received.len).unwrap_or_default();
         if self.granted {
-            if bytes == [RING] {
-                export.rung(number);
+            if bytes == [WAKE] {
+                export.importer_woke(number);
                 return Heard::Fine;
             }
         } else {

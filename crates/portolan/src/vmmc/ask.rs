@@ -1,20 +1,20 @@
 //! An importer finds an exporter through the host, and asks it for the export.
 //!
 //! ```text
-//! visit --accepted--> asked --granted--> import
-//!   ^                     |
-//!   +----- away <---------+  the exporter went away, or ended the export
+//! connecting --accepted--> asked --granted--> import
+//!   ^                        |
+//!   +----- away <------------+  the exporter went away, or ended the export
 //! ```
 //!
 //! So a pending import outlives the host and the exporter, and ends with its own process.
 
 use super::granted::Miss;
 use super::{Export, ExportError, ExportOptions, Exportable, Import, ImportError, ImportOptions};
-use crate::directory::{AcceptedVisit, Entrance, OfferKind, PendingVisit};
+use crate::directory::{AcceptedConnection, Entrance, OfferKind, PendingConnection};
 use crate::space::Builder;
 use crate::space::Descriptor;
 use crate::space::Member;
-use crate::{Deadline, Domain, NoDescriptor, VisitError};
+use crate::{Deadline, Domain, NoDescriptor, OfferConnectError};
 use portolan_abi::FORMAT_VERSION;
 use portolan_abi::vmmc::{Answer, Ask, DESCRIPTORS};
 use portolan_sys::barrier;
@@ -176,7 +176,7 @@ enum Whence {
 enum Stage {
     /// Not before this instant.
     Away(Instant),
-    Visit(Box<PendingVisit>),
+    Connecting(Box<PendingConnection>),
     /// The exporter has until the instant to answer.
     Asked(Descriptor, Instant),
 }
@@ -198,11 +198,15 @@ impl Whence {
         }
     }
 
-    fn visit(&self, name: &str, options: &ImportOptions) -> Result<PendingVisit, VisitError> {
+    fn connect(
+        &self,
+        name: &str,
+        options: &ImportOptions,
+    ) -> Result<PendingConnection, OfferConnectError> {
         let (kind, token) = (OfferKind::Export, options.token.as_ref());
         match self {
-            Self::Within(member) => PendingVisit::from_inside(member, kind, name, token),
-            Self::Outside(domain) => PendingVisit::from_outside(domain, kind, name, token),
+            Self::Within(member) => PendingConnection::from_inside(member, kind, name, token),
+            Self::Outside(domain) => PendingConnection::from_outside(domain, kind, name, token),
         }
     }
 }
@@ -210,7 +214,7 @@ impl Whence {
 impl PendingImport {
     fn new(from: Whence, name: &str, options: &ImportOptions) -> Result<Self, ImportError> {
         super::present()?;
-        let stage = Stage::Visit(Box::new(from.visit(name, options)?));
+        let stage = Stage::Connecting(Box::new(from.connect(name, options)?));
         Ok(Self {
             from,
             name: name.to_owned(),
@@ -235,7 +239,7 @@ impl PendingImport {
         {
             let set = match &mut self.stage {
                 Stage::Away(until) => alarm.set_time(Some(*until)),
-                Stage::Visit(visit) => visit.set(alarm),
+                Stage::Connecting(pending) => pending.set(alarm),
                 Stage::Asked(connection, until) => alarm.set(&*connection, Some(*until)),
             };
             set.map_err(|e| ImportError::system("wait for the exporter", &e))?;
@@ -294,9 +298,9 @@ impl PendingImport {
                 Stage::Away(until) if Instant::now() < *until => return Ok(None),
                 Stage::Away(_) => {
                     self.stage =
-                        Stage::Visit(Box::new(self.from.visit(&self.name, &self.options)?));
+                        Stage::Connecting(Box::new(self.from.connect(&self.name, &self.options)?));
                 }
-                Stage::Visit(visit) => match visit.poll()? {
+                Stage::Connecting(pending) => match pending.poll()? {
                     None => return Ok(None),
                     Some(accepted) => self.ask(accepted)?,
                 },
@@ -331,8 +335,8 @@ impl PendingImport {
                 return Ok(import);
             }
             match &mut self.stage {
-                Stage::Visit(visit) => {
-                    let accepted = visit.wait(deadline)?;
+                Stage::Connecting(pending) => {
+                    let accepted = pending.wait(deadline)?;
                     self.ask(accepted)?;
                     continue;
                 }
@@ -354,8 +358,8 @@ impl PendingImport {
         }
     }
 
-    fn ask(&mut self, accepted: AcceptedVisit) -> Result<(), ImportError> {
-        let AcceptedVisit { connection } = accepted;
+    fn ask(&mut self, accepted: AcceptedConnection) -> Result<(), ImportError> {
+        let AcceptedConnection { connection } = accepted;
         portolan_shm::mark!("import.accepted");
         let ask = Ask {
             version: FORMAT_VERSION,

@@ -1,6 +1,6 @@
-//! Errors of exports, imports and updates.
+//! Errors of exports, imports and updates say which side is at fault.
 
-use crate::{Disowned, OfferError, VisitError};
+use crate::{Disowned, OfferConnectError, OfferError};
 use portolan_abi::vmmc::MAX_RANGES;
 use portolan_sys::memory::{MapError, PAGE, PrivatiseError, SealError, ShareError, VerifyError};
 use portolan_sys::process::{OpenError, WrongKind};
@@ -107,9 +107,9 @@ impl ExportError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ImportError {
-    /// Whoever's: the exporter was not found, or does not permit it.
+    /// As the connection says: the exporter was not found, or does not permit it.
     #[error(transparent)]
-    Visit(#[from] VisitError),
+    Connect(#[from] OfferConnectError),
     /// The state's: the exporter was found, and did not answer in time.
     #[error("the exporter of {name:?} did not answer in time; is it stopped?")]
     TimedOut {

@@ -23,7 +23,7 @@ use super::notify::Notes;
 use super::place::Place;
 use super::{ExportError, ExportOptions, Exportable, ImporterId};
 use super::{Pending, Reach};
-use crate::directory::{Offer, OfferInbox, OfferKind, Visitor, offer};
+use crate::directory::{Client, Offer, OfferInbox, OfferKind, offer};
 use crate::space::Descriptor;
 use crate::space::Member;
 use crate::space::public::{Public, Shown};
@@ -51,7 +51,7 @@ use std::time::Duration;
 /// A drop does the same as [`unexport`](Self::unexport), and cannot say that it failed.
 #[must_use = "a dropped export has ended"]
 pub struct Export {
-    // The first field: after its drop no visitor comes any more.
+    // The first field: after its drop no client comes any more.
     offer: Option<Offer>,
     exported: Arc<Exported>,
     // Before the membership: its thread is ended before the domain is left.
@@ -337,7 +337,7 @@ impl Exported {
         ]);
         let process = peer.pid;
         let notification_page = Arc::new(notification_page);
-        // Before it can post: an importer does not ring again for a note that we have not seen.
+        // Before it can post: an importer sends no second wake for a note that we have not seen.
         let who = ImporterId::new(number, peer.uid, process);
         self.notes.enter(number, who, &notification_page);
         portolan_shm::mark!("export.granting");
@@ -374,9 +374,9 @@ impl Exported {
         })
     }
 
-    /// An importer rings.
-    pub(super) fn rung(&self, number: u64) {
-        self.notes.rung(number);
+    /// An importer has sent a wake.
+    pub(super) fn importer_woke(&self, number: u64) {
+        self.notes.importer_woke(number);
     }
 
     /// Forgets an importer.
@@ -546,16 +546,16 @@ fn make_page(
     Ok((Place::new(mapping), file))
 }
 
-/// Passes visitors of the offer to the acceptor.
+/// Passes clients of the offer to the acceptor.
 struct AtExport {
     acceptor: Weak<Acceptor>,
     export: Weak<Exported>,
 }
 
 impl OfferInbox for AtExport {
-    fn meet(&self, visitor: Visitor) {
+    fn meet(&self, client: Client) {
         if let Some(acceptor) = self.acceptor.upgrade() {
-            acceptor.meet(visitor, Weak::clone(&self.export));
+            acceptor.meet(client, Weak::clone(&self.export));
         }
     }
 }

@@ -199,8 +199,8 @@ impl Import {
         Ok(())
     }
 
-    /// Stores a word at `offset`, a multiple of 8: whoever loads it with `load_acquire`, here or
-    /// in any process, sees everything that this thread wrote before.
+    /// Stores a word at `offset`, a multiple of 8: a thread of any process that loads it with
+    /// `load_acquire` sees everything that this thread wrote before.
     ///
     /// # Errors
     ///

@@ -177,7 +177,7 @@ impl Imported {
             .poster
             .post(&self.status_page, &self.notification_page, offset, len)
         {
-            self.exporter.ring();
+            self.exporter.wake();
         }
         self.landed()
     }

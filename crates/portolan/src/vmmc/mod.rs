@@ -1,5 +1,5 @@
-//! Virtual memory-mapped communication: a process reads and writes memory that another process has
-//! exported, while that process does nothing.
+//! Virtual memory-mapped communication lets a process read and write memory that another process
+//! has exported, while that process does nothing.
 //!
 //! After Dubnicki, Iftode, Felten and Li, *Software Support for Virtual Memory-Mapped
 //! Communication* (sections 3 to 5), between processes of one machine that need not trust one

@@ -59,8 +59,8 @@ impl Place {
         self.mapping.is_some()
     }
 
-    /// The words, which others may write meanwhile. What is mapped to be read only is only
-    /// loaded from by whoever asks.
+    /// The words, which other processes may write meanwhile. A caller must only load from memory
+    /// that is mapped to be read only.
     #[inline]
     pub(crate) fn words(&self) -> &[AtomicU64] {
         let first: *const AtomicU64 = std::ptr::with_exposed_provenance(self.start);
@@ -126,9 +126,9 @@ impl Place {
     ) -> Result<(), ShareError> {
         let (start, len) = self.part(part);
         // SAFETY:
-        // - no references, and nobody who relies on the content: as in `share_into`, and
-        //   whoever asks for an alias asks for other content;
-        // - nobody maps, unmaps or protects it: as in `share_into`;
+        // - no references, and no code that relies on the content: as in `share_into`, and
+        //   a caller that asks for an alias asks for other content;
+        // - no thread maps, unmaps or protects it: as in `share_into`;
         // - no stack, no thread-local storage: as in `share_into`.
         unsafe { memory::replace(file, offset, start, len) }
     }

@@ -1,4 +1,4 @@
-//! Within one process: an export and its import, and answers that no honest exporter gives.
+//! Tests an export and its import within one process, and answers that no honest exporter gives.
 
 use super::ask::answer_to;
 use super::import::Import;

@@ -17,7 +17,7 @@
 
 use crate::space::Descriptor;
 use crate::wait::poller::{self, Entry, PollSet};
-use portolan_abi::vmmc::RING;
+use portolan_abi::vmmc::WAKE;
 use portolan_sys::process::{PidFd, poll};
 use portolan_sys::socket;
 use std::io;
@@ -64,10 +64,10 @@ impl Watched {
         Ok(Self(PollSet::of(&KNOWN)?.enter(exporter)?))
     }
 
-    /// Has the exporter look for notes. If the socket has no room for a ring, earlier rings wait
-    /// there; if the exporter has gone, the thread sees that.
-    pub(super) fn ring(&self) {
-        let _ = socket::send_by(&self.0.connection, &[RING], &[], Some(Instant::now()));
+    /// Has the exporter look for notes. If the socket has no room for a wake, earlier wakes lie
+    /// there unread; if the exporter has gone, the thread sees that.
+    pub(super) fn wake(&self) {
+        let _ = socket::send_by(&self.0.connection, &[WAKE], &[], Some(Instant::now()));
     }
 
     /// Whether the exporter is connected, as far as is known.

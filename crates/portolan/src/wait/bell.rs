@@ -1,4 +1,4 @@
-//! A descriptor that tokio's reactor watches for a word that changes.
+//! A bell tells tokio's reactor that a word has changed.
 
 use ::tokio::io::Interest;
 use ::tokio::io::unix::AsyncFd;
@@ -53,7 +53,7 @@ impl Bell {
         there.as_mut().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    /// From now on it rings when `word` is not `value`, or its sleepers are woken.
+    /// From now on the bell fires when `word` is not `value`, or its sleepers are woken.
     pub(crate) fn arm(&mut self, word: &AtomicU32, value: u32) -> io::Result<()> {
         self.fd.get_mut().0.arm(word, value)
     }
@@ -64,8 +64,8 @@ impl Bell {
         let _ = self.fd.get_mut().0.disarm();
     }
 
-    /// Whether it rings; if not, `context` is told when it does.
-    pub(crate) fn poll_rung(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+    /// Whether the bell has fired; if not, `context` is told when it does.
+    pub(crate) fn poll_fired(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
             let mut guard = ready!(self.fd.poll_read_ready_mut(context))?;
             guard.clear_ready();
@@ -75,8 +75,8 @@ impl Bell {
         }
     }
 
-    /// Waits until it rings.
-    pub(crate) async fn rung(&mut self) -> io::Result<()> {
+    /// Waits until the bell fires.
+    pub(crate) async fn fired(&mut self) -> io::Result<()> {
         loop {
             let mut guard = self.fd.readable_mut().await?;
             // Before the look: what comes between the two is told again.

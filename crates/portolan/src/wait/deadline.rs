@@ -1,4 +1,4 @@
-//! Deadlines: how long a call may wait.
+//! A deadline says how long a call may wait.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Errors of waiting.
+//! Errors of waiting say why a wait has ended.
 
 /// The system's: no descriptor to wait with, for an async call or a wait set. Most often the
 /// process has too many of them open.

@@ -1,4 +1,4 @@
-//! Threads wait: until a deadline, for ports, channels and listeners, and are woken.
+//! Threads wait until a deadline, for ports, channels and listeners, and are woken.
 //!
 //! | file | what it has |
 //! |---|---|

@@ -1,4 +1,5 @@
-//! Threads that sleep in epoll and run a closure for each descriptor that becomes ready.
+//! A poller is a thread that sleeps in epoll, and runs a closure for each descriptor that becomes
+//! ready.
 //!
 //! A [`Poller`] owns one such thread and stops it when it is dropped. A [`PollSet`] is a poller
 //! for things of one kind, which are added and removed while the thread sleeps; each has an
@@ -80,7 +81,7 @@ impl Drop for Poller {
         }
         // Release: pairs with `serve`; the bell comes after it.
         self.poll_loop.over.store(true, Ordering::Release);
-        self.poll_loop.ring();
+        self.poll_loop.wake();
         if let Some(thread) = self.thread.take() {
             // The closure may own the last handle of the poller: a thread cannot join itself.
             if thread.thread().id() != thread::current().id() {
@@ -97,7 +98,7 @@ impl PollLoop {
     }
 
     /// Wakes the thread, which then runs its closure with [`Seen::Bell`].
-    pub(crate) fn ring(&self) {
+    pub(crate) fn wake(&self) {
         // Fails only where the program has closed the descriptor.
         let _ = self.bell.notify();
     }
@@ -328,7 +329,7 @@ mod tests {
             }
         });
         let poller = poller.unwrap();
-        poller.poll_loop().ring();
+        poller.poll_loop().wake();
         drop(poller);
         assert!(told.iter().count() >= 1);
     }

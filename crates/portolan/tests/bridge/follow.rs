@@ -99,12 +99,12 @@ fn where_the_offer_waits_nothing_is_missed() {
     assert_eq!(child.answer(), format!("{} 0", LAST + 1));
 }
 
-/// Writes for as long as it takes until whoever is stopped must have missed something, then
-/// compares what it heard and missed with what was written.
+/// Writes until the stopped follower must have missed something, then compares what it heard and
+/// missed with what was written.
 fn slow(mut theirs: Offering) {
     let mut child = follower(&theirs.name);
     child.stop();
-    // Far more than byte rings and rings hold; nobody is waited for.
+    // Far more than byte rings and channels hold; the writer waits for no follower.
     const LAST: u64 = 200_000;
     for n in 0..=LAST {
         theirs.writer.write(&numbered(n), Deadline::NOW).unwrap();
@@ -316,7 +316,7 @@ fn what_cannot_be_offered_or_followed_is_refused() {
     // A port of that name is another thing.
     let soon = ConnectOptions::default().deadline(Deadline::NOW);
     let none = domain.connect_to(&Domain::builder(&theirs.name), "news", soon);
-    assert!(matches!(none, Err(ConnectToError::Visit(_))), "{none:?}");
+    assert!(matches!(none, Err(ConnectToError::Connect(_))), "{none:?}");
     drop(theirs.domain);
 }
 

@@ -8,37 +8,37 @@ use portolan::{
     SendError, SendRight, ViolationKind,
 };
 use portolan_abi::FORMAT_VERSION;
-use portolan_abi::bridge::{Answer, Ask, DESCRIPTORS, Denied, FrameHeader, Granted, RING, control};
+use portolan_abi::bridge::{Answer, Ask, DESCRIPTORS, Denied, FrameHeader, Granted, WAKE, control};
+use portolan_abi::connect::{ConnectAnswer, ConnectRequest, OfferKind, OfferName};
 use portolan_abi::hello::socket_name;
 use portolan_abi::limits::LINE;
 use portolan_abi::slot::Kind;
-use portolan_abi::visit::{OfferKind, OfferName, Visit, VisitAnswer};
 use portolan_sys::shared::Window;
 use portolan_sys::socket::{self, Address, SocketError};
 use portolan_testkit::{PATIENCE, unique, until};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A connection to the acceptor of an offer, before the first record.
 pub(crate) fn accepted(domain: &str) -> OwnedFd {
     let user = portolan_sys::process::user();
     let address = Address::Abstract(socket_name(user, domain).unwrap().into_bytes());
     let socket = socket::connect(&address).unwrap();
-    let visit = Visit {
+    let request = ConnectRequest {
         version: FORMAT_VERSION,
         kind: OfferKind::Port,
         name: OfferName::new("frames").unwrap(),
         token: None,
     };
-    socket::send(&socket, &visit.encode(), &[]).unwrap();
+    socket::send(&socket, &request.encode(), &[]).unwrap();
     loop {
-        let mut answer = [0; VisitAnswer::BYTES];
+        let mut answer = [0; ConnectAnswer::BYTES];
         let received = socket::receive(&socket, &mut answer, 0).unwrap();
-        match VisitAnswer::decode(&answer[..received.len]).unwrap() {
-            VisitAnswer::Accepted => return socket,
-            VisitAnswer::Wait | VisitAnswer::Queue => {}
-            VisitAnswer::Refused(refusal) => panic!("{refusal:?}"),
+        match ConnectAnswer::decode(&answer[..received.len]).unwrap() {
+            ConnectAnswer::Accepted => return socket,
+            ConnectAnswer::Wait | ConnectAnswer::Queue => {}
+            ConnectAnswer::Refused(refusal) => panic!("{refusal:?}"),
         }
     }
 }
@@ -87,17 +87,17 @@ impl Stranger {
         }
     }
 
-    /// Puts bytes at the beginning of the byte ring, says that so many were written, and rings.
+    /// Puts bytes at the beginning of the byte ring, says that so many were written, and sends a wake.
     pub(crate) fn says(&self, bytes: &[u8], written: u64) {
         self.memory.copy_in(control::BYTES, bytes);
         self.memory
             .word(control::HEAD)
             .store(written, Ordering::Release);
-        self.ring();
+        self.wake();
     }
 
-    pub(crate) fn ring(&self) {
-        let _ = socket::send(&self.socket, &[RING], &[]);
+    pub(crate) fn wake(&self) {
+        let _ = socket::send(&self.socket, &[WAKE], &[]);
     }
 
     /// Waits until it is thrown out.
@@ -215,6 +215,23 @@ fn what_is_no_request_is_refused() {
     }
 }
 
+/// A client has five seconds for its request. It may be stopped, and then says nothing.
+#[test]
+fn an_offer_that_closes_does_not_wait_for_a_client_that_says_nothing() {
+    let (name, _domain, _port, offered) = plain();
+    let silent = accepted(&name);
+    until("the offer has a thread for it", || offered.clients() == 1);
+    let began = Instant::now();
+    drop(offered);
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(3), "{took:?}");
+    // It is told why.
+    let mut answer = [0; Answer::BYTES];
+    let received = socket::receive(&silent, &mut answer, 0).unwrap();
+    let answer = Answer::decode(&answer[..received.len]);
+    assert!(matches!(answer, Some(Answer::Denied(Denied::Over, _))));
+}
+
 #[test]
 fn descriptors_that_nobody_wants_are_not_taken() {
     let mut beside = Beside::new();
@@ -227,7 +244,7 @@ fn descriptors_that_nobody_wants_are_not_taken() {
     }
     drop(socket);
     let stranger = Stranger::new(&beside.name);
-    if socket::send(&stranger.socket, &[RING], &many).is_ok() {
+    if socket::send(&stranger.socket, &[WAKE], &many).is_ok() {
         beside.goes_on(|kind| matches!(kind, ViolationKind::Packet));
         stranger.is_out();
     }
@@ -237,20 +254,20 @@ fn descriptors_that_nobody_wants_are_not_taken() {
 }
 
 #[test]
-fn packets_that_are_no_rings() {
+fn packets_that_are_no_wakes() {
     let mut beside = Beside::new();
-    for packet in [&[0][..], b"RR", b"S", &[RING; 500]] {
+    for packet in [&[0][..], b"RR", b"S", &[WAKE; 500]] {
         let stranger = Stranger::new(&beside.name);
         socket::send(&stranger.socket, packet, &[]).unwrap();
         stranger.is_out();
         beside.goes_on(|kind| matches!(kind, ViolationKind::Packet));
     }
-    // Rings for nothing, as many as there is room for, do nobody harm.
+    // Wakes for nothing, as many as there is room for, harm no other client.
     let stranger = Stranger::new(&beside.name);
-    let rings = (0..10_000).take_while(|_| {
-        socket::send_by(&stranger.socket, &[RING], &[], Some(Instant::now())).is_ok()
+    let wakes = (0..10_000).take_while(|_| {
+        socket::send_by(&stranger.socket, &[WAKE], &[], Some(Instant::now())).is_ok()
     });
-    assert!(rings.count() > 0);
+    assert!(wakes.count() > 0);
     beside.works();
 }
 
@@ -450,7 +467,7 @@ fn whatever_is_scribbled_meanwhile_others_are_not_touched() {
                         _ => 64 * (round % 900),
                     };
                     stranger.memory.word(word).store(value, Ordering::Relaxed);
-                    stranger.ring();
+                    stranger.wake();
                 }
             }
         });

@@ -119,7 +119,7 @@ fn a_client_dies_while_it_asks() {
     }
 }
 
-/// Whoever offers in this domain, after the one before has died.
+/// Another process makes the offer in this domain, after the first one has died.
 fn offers_again(name: &str, ours: &Domain) {
     let mut other = Child::new();
     assert_eq!(other.ask(&format!("offer {name}")), "offered");
@@ -232,7 +232,7 @@ fn a_follower_dies_at_every_step() {
         "bridge.asked",
         "bridge.connected",
         "bridge.followed",
-        "bridge.handed_on",
+        "bridge.delivered",
         "bridge.skipped",
         "byte_ring.read",
     ] {
@@ -292,7 +292,7 @@ fn a_follower_dies_at_every_step() {
 }
 
 #[test]
-fn whoever_offers_a_channel_dies_while_it_tells() {
+fn the_offering_process_of_a_channel_dies_while_it_tells() {
     for mark in [
         "bridge.described",
         "bridge.channel_carried",

@@ -202,7 +202,8 @@ fn what_was_sent_before_a_client_left_waits_for_memory() {
     assert_eq!(child.ask("send 1 100,5000"), "sent");
     assert_eq!(child.ask("send 2 300"), "sent");
     assert_eq!(child.ask("leave"), "left");
-    // As often as whoever waits for memory looks, and hears meanwhile that the client is gone.
+    // Long enough for the ingress, which waits for memory, to look again, and to hear meanwhile
+    // that the client is gone.
     std::thread::sleep(Duration::from_millis(200));
     drop(all);
     is_message(&port.receive(Access::Now, long()).unwrap(), 1, &[100, 5000]);

@@ -41,7 +41,7 @@ fn who_lags_is_told_exactly_what_it_missed() {
             }
         }
     }
-    // Whoever comes late may ask for what is still there.
+    // A late reader may ask for the messages that are still there.
     let since = ReaderOptions::default().since(Since::Last(3));
     let mut late = channel.bind_reader(since).unwrap();
     assert_eq!(*late.receive(Deadline::NOW).unwrap(), 997u64.to_le_bytes());

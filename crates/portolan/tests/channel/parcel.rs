@@ -89,7 +89,7 @@ fn one_extent_has_one_taker_and_a_shared_one_as_many_as_there_are() {
             assert!(plain.parcel.is_none() && plain.note == b"no parcel");
         }
     }
-    // One lies there, whoever holds it, until the last has let go.
+    // One extent lies there for all readers, until the last lets go.
     writer.send(b"", shared(&domain, 9), Deadline::NOW).unwrap();
     let held = [&mut first, &mut second].map(|r| r.receive(Deadline::NOW).unwrap().parcel);
     let [Some(Parcel::Shared(a)), Some(Parcel::Shared(b))] = held else {
@@ -240,7 +240,7 @@ fn readers_come_and_go_while_parcels_are_sent() {
                     let mut reader = bound(&channel);
                     let mut last = None;
                     for _ in 0..round % 7 + 1 {
-                        // Whoever has come gets all from its first one on.
+                        // A reader that has come gets all parcels from its first one on.
                         let delivery = reader.receive(PATIENCE).unwrap();
                         let byte = delivery.note[0];
                         assert_eq!(byte_of(delivery.parcel), byte);

@@ -170,7 +170,7 @@ fn who_writes_without_a_registry_is_not_reported_again_and_again() {
 }
 
 #[test]
-fn whoever_finds_a_registry_crowded_is_told_when_there_is_room() {
+fn a_reader_that_finds_a_registry_full_is_told_when_there_is_room() {
     let domain = Domain::private().unwrap();
     let options = ChannelOptions::unnamed().units(4);
     let channel = domain.make_channel(&options).unwrap();

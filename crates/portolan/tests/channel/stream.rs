@@ -83,7 +83,7 @@ fn what_cannot_go_on_is_an_error_with_its_cause_inside() {
 }
 
 #[test]
-fn frames_have_places_and_whoever_looks_is_woken() {
+fn frames_have_places_and_a_waiting_reader_is_woken() {
     let domain = Domain::private().unwrap();
     for signal in [Signalling::Message, Signalling::Bytes(128)] {
         let options = ChannelOptions::unnamed().raw().units(8).signal(signal);

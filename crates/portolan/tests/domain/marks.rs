@@ -160,7 +160,7 @@ fn a_newcomer_dies_at_every_step_of_joining() {
     }
 }
 
-/// Who welcomed it is leaving, and whoever followed that one has died.
+/// The host that welcomed the newcomer is leaving, and the next host has died.
 #[test]
 fn a_newcomer_gets_in_although_its_host_has_gone_and_the_next_one_has_died() {
     let name = unique("between");

@@ -1,5 +1,5 @@
 //! A receive right lies in a port's queue when that port is closed, so its own port is closed
-//! with it; and whoever does that is killed, or stopped.
+//! with it; and the process that closes them is killed, or stopped.
 
 use crate::child::{Child, PATIENCE, unique, until};
 use portolan::{

@@ -126,7 +126,7 @@ fn a_stranger_that_may_not_be_looked_into_is_told_of_as_far_as_the_kernel_goes()
     assert!(said.starts_with("Occupied"), "{said}");
     assert!(said.contains("may not look into"), "{said}");
     drop(squatter);
-    // Who listens is told to whoever connects.
+    // A process that connects is told which one listens.
     let _squatter = listening(&name);
     let said = Child::of_user(STRANGER).ask(&join);
     assert!(

@@ -148,17 +148,17 @@ fn a_newcomer_is_traced_from_its_first_message_on() {
 
 #[test]
 fn who_comes_and_goes_between_two_looks_is_heard_of() {
-    let name = unique("trace-visitor");
+    let name = unique("trace-client");
     let domain = host(&name);
     let mut port = domain.bind(PortOptions::named("frames")).unwrap();
     let mut trace = domain.trace().unwrap();
     for bytes in [1, 2] {
-        let mut visitor = Child::joined(&name);
-        visitor.ask("connect frames");
-        visitor.ask(&format!("send {bytes}"));
+        let mut client = Child::joined(&name);
+        client.ask("connect frames");
+        client.ask(&format!("send {bytes}"));
         let deadline = Deadline::after(PATIENCE);
         assert_eq!(port.receive(Access::Later, deadline).unwrap().len(), bytes);
-        visitor.ask("leave");
+        client.ask("leave");
     }
     let mut events = Vec::new();
     let drained = trace.finish(|event| events.push(event)).unwrap();

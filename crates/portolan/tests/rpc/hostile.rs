@@ -220,12 +220,12 @@ impl Hostile {
         &self.channel.segment().words()[at + place..at + place + unit / 8]
     }
 
-    /// Has the next unit say what it likes, and wakes whoever reads it.
+    /// Writes any stamp and header into the next unit, and wakes its reader.
     fn scribble(&mut self, stamp: Stamp, meta: Meta) {
         let words = self.words_at(self.writer.position());
         words[1].store(meta.0, Ordering::Relaxed);
         words[0].store(stamp.0, Ordering::Release);
-        // A reader of this space, to ring the bell for.
+        // A reader of this space, which gets the wake.
         let mut bell = self.channel.bind_reader(ReaderOptions::default()).unwrap();
         bell.interrupter().interrupt();
     }
@@ -509,7 +509,7 @@ fn a_server_that_misbehaves_gives_its_client_an_error_that_says_so() -> Outcomes
     Ok(())
 }
 
-/// Whoever else has a right on a channel can write anything anywhere in it.
+/// A third process with a right on a channel can write anything anywhere in it.
 #[test]
 fn a_third_one_that_scribbles_costs_one_connection_at_most() -> Outcomes {
     count_panics();

@@ -191,7 +191,7 @@ fn best_effort_is_refused_at_once_and_counted() -> Outcome {
 }
 
 #[test]
-fn whoever_leaves_a_server_that_has_no_room_is_told_how_many_did_not_arrive() -> Outcome {
+fn a_client_that_leaves_a_server_without_room_is_told_how_many_did_not_arrive() -> Outcome {
     let options = ServerOptions::default()
         .concurrency(Concurrency::Pool(1))
         .queue(1);
@@ -223,7 +223,7 @@ fn whoever_leaves_a_server_that_has_no_room_is_told_how_many_did_not_arrive() ->
 }
 
 #[test]
-fn whoever_leaves_a_server_that_is_gone_does_not_wait() -> Outcome {
+fn a_client_that_leaves_a_server_that_is_gone_does_not_wait() -> Outcome {
     let domain = Domain::private()?;
     let server = rpc::serve(
         &domain,
@@ -245,7 +245,7 @@ fn whoever_leaves_a_server_that_is_gone_does_not_wait() -> Outcome {
 }
 
 #[test]
-fn whoever_has_dropped_its_clients_and_servers_can_leave_at_once() -> Outcome {
+fn a_member_that_has_dropped_its_clients_and_servers_can_leave_at_once() -> Outcome {
     let crews = [
         ServerOptions::default(),
         ServerOptions::default().concurrency(Concurrency::Call),
@@ -287,7 +287,7 @@ fn whoever_has_dropped_its_clients_and_servers_can_leave_at_once() -> Outcome {
 }
 
 #[test]
-fn whoever_has_a_server_is_told_that_it_cannot_leave() -> Outcome {
+fn a_member_with_a_server_is_told_that_it_cannot_leave() -> Outcome {
     let domain = Domain::private()?;
     let options = ServerOptions::default();
     let server = rpc::serve(&domain, "test", Tested::service(&domain), &options)?;

@@ -49,7 +49,7 @@ fn a_client_is_let_in_over_the_channel_with_all_that_it_needs() -> Outcome {
 }
 
 #[test]
-fn whoever_calls_out_is_heard_by_a_server_that_comes_later_and_garbage_is_not() -> Outcome {
+fn a_client_that_calls_out_is_heard_by_a_later_server_and_garbage_is_not() -> Outcome {
     let domain = Domain::private()?;
     let calls = ChannelOptions::named("test calls").many_writers();
     let calls = domain.make_channel(&calls.unit(512).units(64))?;

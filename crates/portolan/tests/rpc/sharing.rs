@@ -86,7 +86,7 @@ fn until_promoted(client: &TestClient, number: &mut u64) {
 }
 
 #[test]
-fn whoever_rests_gives_its_channels_and_their_memory_back_and_is_promoted_again() -> Outcome {
+fn an_idle_client_gives_its_channels_and_their_memory_back_and_is_promoted_again() -> Outcome {
     for concurrency in [Concurrency::Client, Concurrency::Call] {
         let (domain, server) = served(&ServerOptions::default().concurrency(concurrency));
         let used = || domain.survey().unwrap().memory.used;
@@ -126,7 +126,7 @@ fn whoever_rests_gives_its_channels_and_their_memory_back_and_is_promoted_again(
 }
 
 #[test]
-fn whoever_rests_is_not_promoted_for_what_it_called_before() -> Outcome {
+fn an_idle_client_is_not_promoted_for_its_earlier_calls() -> Outcome {
     let (domain, server) = served(&ServerOptions::default());
     let used = || domain.survey().unwrap().memory.used;
     let client = share(&domain);
@@ -184,7 +184,7 @@ fn what_a_client_is_given_is_not_taken_by_the_thread_of_what_it_had() -> Outcome
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn whoever_awaits_its_calls_may_rest_too() -> Outcome {
+async fn a_client_that_awaits_its_calls_may_be_idle_too() -> Outcome {
     let (domain, server) = served(&ServerOptions::default());
     let client = share(&domain);
     let mut number = 0;

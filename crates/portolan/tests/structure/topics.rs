@@ -39,7 +39,7 @@ fn both_publish_and_read(name: &str, protection: Protection) {
     }
     let _done = domain.bind(PortOptions::named("done")).unwrap();
     twin.ends();
-    // What it has published outlives it, in order, for whoever has it; the rest goes with it.
+    // Its published samples outlive it, in order, for subscribers that hold them; the rest goes.
     for (number, sample) in (0..).zip(&kept) {
         check(sample.root().unwrap(), &model(number));
     }

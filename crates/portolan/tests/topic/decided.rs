@@ -140,7 +140,7 @@ fn names_and_lengths_that_cannot_be_are_refused() {
 
 #[cfg(feature = "tokio")]
 #[test]
-fn an_awaited_sample_comes_from_whoever_publishes_and_a_dropped_future_loses_none() {
+fn an_awaited_sample_comes_from_any_publisher_and_a_dropped_future_loses_none() {
     let domain = Domain::private().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -119,7 +119,7 @@ fn who_keeps_a_sample_keeps_it_as_it_was_and_the_rest_is_freed() {
             kept.push((number, sample.clone()));
         }
         drop(sample);
-        assert!(publisher.blocks() <= 3, "the history, and this one");
+        assert!(publisher.buffers() <= 3, "the history, and this one");
         most = most.max(used(&domain).0);
     }
     for (number, sample) in &kept {
@@ -155,7 +155,7 @@ fn a_large_one_grows_and_the_next_begins_as_large() {
     let mut publisher = domain.publisher::<Atlases>("t", few).unwrap();
     let mut subscriber = domain.subscriber::<Atlases>("t", few).unwrap();
     publish(&mut publisher, 1, 5000);
-    assert!(publisher.blocks() > 1, "it has grown");
+    assert!(publisher.buffers() > 1, "it has grown");
     let large = subscriber.receive(Deadline::NOW).unwrap();
     is_atlas(large.root().unwrap(), 1, 5000);
     let capacity = large.capacity();
@@ -163,7 +163,7 @@ fn a_large_one_grows_and_the_next_begins_as_large() {
     for number in 2..6 {
         publish(&mut publisher, number, 5000);
         // One each: of the first, which is history then, there were more.
-        assert!(number == 2 || publisher.blocks() == 2);
+        assert!(number == 2 || publisher.buffers() == 2);
         let again = subscriber.receive(Deadline::NOW).unwrap();
         is_atlas(again.root().unwrap(), number, 5000);
         assert!(again.capacity() <= 2 * capacity);
@@ -237,7 +237,7 @@ fn notes_that_lead_elsewhere_are_missed_and_other_structures_are_an_error() {
         reader.receive(Deadline::NOW).unwrap().to_vec()
     };
     let (atlas, large, picture) = (told("a#0"), told("l#0"), told("p#0"));
-    assert!(large.len() > 16, "of several blocks");
+    assert!(large.len() > 16, "of several buffers");
     let channel = numbers.channel().clone();
     numbers
         .publish(Structure::build(&domain, |_| Ok(3)).unwrap())
@@ -246,7 +246,7 @@ fn notes_that_lead_elsewhere_are_missed_and_other_structures_are_an_error() {
     subscriber.receive(Deadline::NOW).unwrap();
     drop(numbers);
     let mut writer = channel.bind_writer().unwrap();
-    // No note at all; a later use of a block; names cut short, or none.
+    // No note at all; a later use of a buffer; names cut short, or none.
     let mut later = atlas.clone();
     later[8] = later[8].wrapping_add(1);
     let twice = [&atlas[..16], &atlas[8..16]].concat();
@@ -268,7 +268,7 @@ fn notes_that_lead_elsewhere_are_missed_and_other_structures_are_an_error() {
         matches!(nothing, Err(SubscribeError::TimedOut)),
         "{nothing:?}"
     );
-    // A picture's block, by a structure's note, is no arena; and one block of several is torn.
+    // A picture's buffer, by a structure's note, is no arena; and one buffer of several is torn.
     let mut as_arena = vec![2, 0, 0, 0, 0, 0, 0, 0];
     as_arena.extend(&picture[16..22]);
     as_arena.extend([0; 2]);

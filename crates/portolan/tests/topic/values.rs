@@ -158,7 +158,7 @@ fn nothing_of_the_publishers_memory_gets_out_by_padding() {
     let copied = ring.receive(Deadline::NOW).unwrap().to_vec();
     assert!(clean(&copied[8..]), "{copied:x?}");
     // In memory that all read; a loan of it too.
-    let in_block = |sample: &portolan::channel::Sample<[Track]>| {
+    let in_buffer = |sample: &portolan::channel::Sample<[Track]>| {
         let (first, len) = (sample.as_ptr().cast::<u8>(), size_of_val(&**sample));
         // SAFETY:
         // - a sample's memory, which is file memory; the sample is kept meanwhile.
@@ -167,13 +167,13 @@ fn nothing_of_the_publishers_memory_gets_out_by_padding() {
     publisher.publish(&dirty).unwrap();
     let sample = subscriber.receive(Deadline::NOW).unwrap();
     assert_eq!(*sample, *dirty);
-    assert!(clean(&in_block(&sample)));
+    assert!(clean(&in_buffer(&sample)));
     let mut loan = publisher.loan(dirty.len()).unwrap();
     loan.copy_from_slice(&dirty);
     loan.publish().unwrap();
     let sample = subscriber.receive(Deadline::NOW).unwrap();
     assert_eq!(*sample, *dirty);
-    assert!(clean(&in_block(&sample)));
+    assert!(clean(&in_buffer(&sample)));
 }
 
 #[test]

@@ -7,8 +7,8 @@ use crate::raw;
 use crate::raw_brokered::{CopySlot, capability, request};
 use portolan::vmmc::{ExportOptions, Notification, OrdinaryMemory, Reach, UpdateError};
 use portolan::{Domain, Permissions};
+use portolan_abi::connect::{ConnectAnswer, ConnectRequest, OfferKind};
 use portolan_abi::delegate::{Act, Capability, Outcome};
-use portolan_abi::visit::{OfferKind, Visit, VisitAnswer};
 use portolan_sys::memory::{self, Access, PAGE};
 use portolan_sys::process::user;
 use portolan_sys::socket;
@@ -177,17 +177,17 @@ fn only_an_importer_with_the_capability_gets_a_copy_slot() {
         ..capability
     };
     let connection = raw::connect(&name);
-    let visit = Visit {
+    let request = ConnectRequest {
         version: portolan_abi::FORMAT_VERSION,
         kind: OfferKind::Memory,
         name: guessed.name().unwrap(),
         token: Some(capability.token),
     };
-    socket::send(&connection, &visit.encode(), &[]).unwrap();
-    let mut bytes = [0; VisitAnswer::BYTES];
+    socket::send(&connection, &request.encode(), &[]).unwrap();
+    let mut bytes = [0; ConnectAnswer::BYTES];
     let received = socket::receive(&connection, &mut bytes, 0).unwrap();
-    let answer = VisitAnswer::decode(&bytes[..received.len]);
-    assert_eq!(answer, Some(VisitAnswer::Wait));
+    let answer = ConnectAnswer::decode(&bytes[..received.len]);
+    assert_eq!(answer, Some(ConnectAnswer::Wait));
     // The capability does not help an importer that the export does not admit.
     if root() {
         let permitted = Permissions::nobody().users([OTHER]);

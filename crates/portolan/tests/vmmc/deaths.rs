@@ -3,7 +3,7 @@
 use crate::child::Child;
 use crate::{content, domain, export};
 use portolan::vmmc::{ImportOptions, Reach};
-use portolan::{Domain, VisitError};
+use portolan::{Domain, OfferConnectError};
 use portolan_testkit::{PATIENCE, unique, until};
 
 #[test]
@@ -80,8 +80,8 @@ fn an_import_that_waits_outlives_host_and_exporter() {
     let waits = pending.wait(std::time::Duration::from_millis(50));
     assert!(matches!(
         waits,
-        Err(portolan::vmmc::ImportError::Visit(
-            VisitError::NotOffered { .. }
+        Err(portolan::vmmc::ImportError::Connect(
+            OfferConnectError::NotOffered { .. }
         ))
     ));
     let mut other = Child::new();

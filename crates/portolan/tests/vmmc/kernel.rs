@@ -347,7 +347,7 @@ fn an_importer_that_claims_to_write_for_ever_is_named() {
     let (domain, name) = domain("claims");
     let (memory, export) = lend_zeros(&domain, 10);
     let connection = raw::connect(&name);
-    raw::visit(&connection, "x").unwrap();
+    raw::ask_for(&connection, "x").unwrap();
     let (answer, fds) = raw::ask(&connection, &raw::question().encode()).unwrap();
     let Answer::Granted(granted) = answer else {
         panic!("{answer:?}");

@@ -7,7 +7,7 @@ use portolan::vmmc::{
     UpdateError,
 };
 use portolan::{Deadline, Domain, ListenerOptions, Origin, Permissions};
-use portolan_abi::vmmc::{RING, notification_page};
+use portolan_abi::vmmc::{WAKE, notification_page};
 use portolan_sys::memory::Mapping;
 use portolan_sys::process::poll;
 use portolan_sys::socket;
@@ -287,7 +287,7 @@ fn what_was_posted_before_the_end_is_handed_out_after_it() {
     assert_eq!(notifications.poll(), Err(NotificationError::Ended));
 }
 
-/// Posts nonsense, and rings, until it is told to stop.
+/// Posts nonsense, and sends wakes, until it is told to stop.
 fn hostile(name: &str, stop: &AtomicBool) {
     let connection = raw::connect(name);
     let hostile = raw::Hostile::new(&connection, "x").unwrap();
@@ -319,7 +319,7 @@ fn hostile(name: &str, stop: &AtomicBool) {
         put(notification_page::LOST, odd[round / 8 % odd.len()]);
         put(notification_page::POSTED, posted);
         let now = Some(Instant::now());
-        let _ = socket::send_by(&connection, &[RING], &[], now);
+        let _ = socket::send_by(&connection, &[WAKE], &[], now);
     }
 }
 

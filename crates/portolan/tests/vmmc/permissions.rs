@@ -3,13 +3,13 @@
 use crate::child::Child;
 use crate::domain;
 use portolan::vmmc::{ExportMemory, ExportOptions, ImportError, ImportOptions, Reach};
-use portolan::{AccessToken, Deadline, Domain, Permissions, VisitError};
+use portolan::{AccessToken, Deadline, Domain, OfferConnectError, Permissions};
 use portolan_testkit::PATIENCE;
 use std::time::Duration;
 
-fn visit_error(result: Result<portolan::vmmc::Import, ImportError>) -> VisitError {
+fn connect_error(result: Result<portolan::vmmc::Import, ImportError>) -> OfferConnectError {
     match result {
-        Err(ImportError::Visit(error)) => error,
+        Err(ImportError::Connect(error)) => error,
         other => panic!("{other:?}"),
     }
 }
@@ -20,9 +20,9 @@ fn who_is_not_permitted_is_told_so() {
     let memory = ExportMemory::new(4096).unwrap();
     let options = ExportOptions::new(Reach::Read).permit(Permissions::nobody());
     let _export = domain.export(&memory, "x", &options, PATIENCE).unwrap();
-    let refused = visit_error(domain.import("x", PATIENCE));
+    let refused = connect_error(domain.import("x", PATIENCE));
     assert!(
-        matches!(refused, VisitError::NotPermitted { .. }),
+        matches!(refused, OfferConnectError::NotPermitted { .. }),
         "{refused:?}"
     );
     let answer = Child::new().ask(&format!("import {name} x"));
@@ -37,9 +37,9 @@ fn a_token_is_asked_for() {
     let permissions = Permissions::own_user().token(token);
     let options = ExportOptions::new(Reach::Read).permit(permissions);
     let _export = domain.export(&memory, "x", &options, PATIENCE).unwrap();
-    let refused = visit_error(domain.import("x", PATIENCE));
+    let refused = connect_error(domain.import("x", PATIENCE));
     assert!(
-        matches!(refused, VisitError::WrongToken { shown: false, .. }),
+        matches!(refused, OfferConnectError::WrongToken { shown: false, .. }),
         "{refused:?}"
     );
     let mut child = Child::new();
@@ -58,17 +58,26 @@ fn what_never_appears_is_waited_for_until_the_deadline() {
     // Long enough for a host that is busy to say that it is not offered.
     let deadlines = [|| Deadline::NOW, || Deadline::after(Duration::from_secs(2))];
     for deadline in deadlines {
-        let error = visit_error(domain.import("x", deadline()));
-        assert!(matches!(error, VisitError::NotOffered { .. }), "{error:?}");
-        let error = visit_error(Domain::builder(&name).import("x", deadline()));
-        assert!(matches!(error, VisitError::NotOffered { .. }), "{error:?}");
+        let error = connect_error(domain.import("x", deadline()));
+        assert!(
+            matches!(error, OfferConnectError::NotOffered { .. }),
+            "{error:?}"
+        );
+        let error = connect_error(Domain::builder(&name).import("x", deadline()));
+        assert!(
+            matches!(error, OfferConnectError::NotOffered { .. }),
+            "{error:?}"
+        );
     }
     let nowhere = Domain::builder("no such domain").import("x", Deadline::NOW);
-    let error = visit_error(nowhere);
-    assert!(matches!(error, VisitError::NotRunning { .. }), "{error:?}");
+    let error = connect_error(nowhere);
+    assert!(
+        matches!(error, OfferConnectError::NotRunning { .. }),
+        "{error:?}"
+    );
     for name in ["", "x@node"] {
-        let bad = visit_error(domain.import(name, Deadline::NOW));
-        assert!(matches!(bad, VisitError::BadName { .. }), "{bad:?}");
+        let bad = connect_error(domain.import(name, Deadline::NOW));
+        assert!(matches!(bad, OfferConnectError::BadName { .. }), "{bad:?}");
     }
 }
 

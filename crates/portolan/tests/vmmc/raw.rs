@@ -2,8 +2,8 @@
 //! with it whatever the kernel lets it do.
 
 use portolan_abi::FORMAT_VERSION;
+use portolan_abi::connect::{ConnectAnswer, ConnectRequest, OfferKind, OfferName};
 use portolan_abi::hello::socket_name;
-use portolan_abi::visit::{OfferKind, OfferName, Visit, VisitAnswer};
 use portolan_abi::vmmc::{Answer, Ask, DESCRIPTORS, Granted};
 use portolan_sys::memory::Mapping;
 use portolan_sys::socket::{self, Address};
@@ -28,33 +28,33 @@ pub(crate) fn connect_to(user: u32, domain: &str) -> OwnedFd {
 }
 
 /// Asks the host for an export.
-pub(crate) fn visit(connection: &OwnedFd, name: &str) -> Result<(), Failed> {
+pub(crate) fn ask_for(connection: &OwnedFd, name: &str) -> Result<(), Failed> {
     let name = OfferName::new(name).ok_or("a name")?;
-    visit_as(connection, OfferKind::Export, name, None, PATIENCE)
+    ask_for_as(connection, OfferKind::Export, name, None, PATIENCE)
 }
 
 /// Asks the host for any offer.
-pub(crate) fn visit_as(
+pub(crate) fn ask_for_as(
     connection: &OwnedFd,
     kind: OfferKind,
     name: OfferName,
     token: Option<[u8; 16]>,
     patience: Duration,
 ) -> Result<(), Failed> {
-    let visit = Visit {
+    let request = ConnectRequest {
         version: FORMAT_VERSION,
         kind,
         name,
         token,
     };
-    socket::send(connection, &visit.encode(), &[])?;
-    let mut bytes = [0; VisitAnswer::BYTES];
+    socket::send(connection, &request.encode(), &[])?;
+    let mut bytes = [0; ConnectAnswer::BYTES];
     let end = Some(Instant::now() + patience);
     loop {
         let received = socket::receive_by(connection, &mut bytes, 0, end)?;
-        match VisitAnswer::decode(&bytes[..received.len]) {
-            Some(VisitAnswer::Accepted) => return Ok(()),
-            Some(VisitAnswer::Wait | VisitAnswer::Queue) if kind == OfferKind::Memory => {}
+        match ConnectAnswer::decode(&bytes[..received.len]) {
+            Some(ConnectAnswer::Accepted) => return Ok(()),
+            Some(ConnectAnswer::Wait | ConnectAnswer::Queue) if kind == OfferKind::Memory => {}
             other => return Err(format!("{other:?}").into()),
         }
     }
@@ -95,7 +95,7 @@ pub(crate) struct Hostile {
 
 impl Hostile {
     pub(crate) fn new(connection: &OwnedFd, name: &str) -> Result<Self, Failed> {
-        visit(connection, name)?;
+        ask_for(connection, name)?;
         let (answer, fds) = ask(connection, &question().encode())?;
         let Answer::Granted(granted) = answer else {
             return Err(format!("{answer:?}").into());

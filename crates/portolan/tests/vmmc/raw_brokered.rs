@@ -1,10 +1,10 @@
 //! An importer for which the host copies and that does not keep to the library.
 
 use crate::raw::{self, Failed};
+use portolan_abi::connect::OfferKind;
 use portolan_abi::delegate::{
     Act, Capability, Outcome, PART, PARTS, Ready, Reply, Request, STAGING,
 };
-use portolan_abi::visit::OfferKind;
 use portolan_abi::vmmc::{Answer, Ask, Granted, Way};
 use portolan_sys::memory::Mapping;
 use portolan_sys::socket;
@@ -20,7 +20,7 @@ pub(crate) fn capability(
     name: &str,
 ) -> Result<(Granted, Capability), Failed> {
     let connection = raw::connect_to(user, domain);
-    raw::visit(&connection, name)?;
+    raw::ask_for(&connection, name)?;
     let ask = Ask {
         brokered: true,
         ..raw::question()
@@ -53,7 +53,7 @@ impl CopySlot {
     ) -> Result<Self, Failed> {
         let connection = raw::connect_to(user, domain);
         let name = capability.name().ok_or("a name")?;
-        raw::visit_as(
+        raw::ask_for_as(
             &connection,
             OfferKind::Memory,
             name,

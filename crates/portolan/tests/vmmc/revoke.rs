@@ -262,9 +262,9 @@ fn who_may_only_read_cannot_write_in_any_way() {
 fn importers_that_say_what_none_says_are_let_go_of() {
     let (domain, name) = domain("garbage");
     let (_memory, export) = export(&domain, 1, Reach::ReadWrite);
-    let visited = || {
+    let connected = || {
         let connection = raw::connect(&name);
-        raw::visit(&connection, "x").unwrap();
+        raw::ask_for(&connection, "x").unwrap();
         connection
     };
     let denied = |connection: &OwnedFd, with: Denied| {
@@ -285,7 +285,7 @@ fn importers_that_say_what_none_says_are_let_go_of() {
     let mut longer = good.to_vec();
     longer.push(0);
     for bad in [&b"x"[..], &[0xff; 200], &good[1..], &other_magic, &longer] {
-        let connection = visited();
+        let connection = connected();
         socket::send(&connection, bad, &[]).unwrap();
         denied(&connection, Denied::Garbled);
     }
@@ -293,7 +293,7 @@ fn importers_that_say_what_none_says_are_let_go_of() {
         version: 999,
         ..raw::question()
     };
-    let connection = visited();
+    let connection = connected();
     socket::send(&connection, &newer.encode(), &[]).unwrap();
     denied(&connection, Denied::Version);
     // Who makes no barriers when asked is told to make them itself.
@@ -301,20 +301,20 @@ fn importers_that_say_what_none_says_are_let_go_of() {
         barriers: false,
         ..raw::question()
     };
-    let (answer, _) = raw::ask(&visited(), &silent.encode()).unwrap();
+    let (answer, _) = raw::ask(&connected(), &silent.encode()).unwrap();
     assert!(
         matches!(answer, Answer::Granted(granted) if granted.fences),
         "{answer:?}"
     );
     until("it has gone", || export.importers() == 0);
     // Descriptors: refused by the socket, or the whole message is not taken.
-    let connection = visited();
+    let connection = connected();
     let stdin = std::io::stdin();
     if socket::send(&connection, &good, &[stdin.as_fd()]).is_ok() {
         denied(&connection, Denied::Garbled);
     }
     // Twice the same question.
-    let connection = visited();
+    let connection = connected();
     raw::ask(&connection, &good).unwrap();
     until("it is an importer", || export.importers() == 1);
     socket::send(&connection, &good, &[]).unwrap();
@@ -331,14 +331,14 @@ fn an_importer_that_rings_for_ever_holds_up_nobody() {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let connection = raw::connect(&name);
-        raw::visit(&connection, "x").unwrap();
+        raw::ask_for(&connection, "x").unwrap();
         raw::ask(&connection, &raw::question().encode()).unwrap();
         let stop = &stop;
         scope.spawn(move || {
             while !stop.load(Ordering::Relaxed) {
                 let _ = socket::send_by(
                     &connection,
-                    &[portolan_abi::vmmc::RING],
+                    &[portolan_abi::vmmc::WAKE],
                     &[],
                     Some(std::time::Instant::now()),
                 );

@@ -1,4 +1,5 @@
-//! Wait sets: whatever comes is named, whoever waits is woken, and nothing else happens.
+//! Tests wait sets: a wait names everything that has come, a waiting thread is woken, and nothing
+//! else happens.
 
 mod others;
 mod ports;

@@ -1,4 +1,4 @@
-//! Which numbers are handed out, in which order, and which will not come (T2).
+//! Decides which call numbers the server hands out, in which order, and which will not come (T2).
 
 use super::Server;
 use crate::Misbehaved;

@@ -174,7 +174,7 @@ impl Plan {
 
 /// What came of it.
 #[derive(Debug, Default)]
-pub(crate) struct Tally {
+pub(crate) struct Counts {
     pub(crate) answered: u64,
     pub(crate) deadline: u64,
     pub(crate) server_died: u64,
@@ -190,7 +190,7 @@ const BOTH_WAYS: u32 = 2;
 
 /// Runs a plan. Panics if a call runs twice, is answered wrongly or out of order, or never
 /// ends.
-pub(crate) fn run(plan: Plan) -> Tally {
+pub(crate) fn run(plan: Plan) -> Counts {
     World::new(plan).run()
 }
 
@@ -214,7 +214,7 @@ struct World {
     last_taken: u64,
     next_call: Time,
     made: u64,
-    tally: Tally,
+    counts: Counts,
 }
 
 impl World {
@@ -235,11 +235,11 @@ impl World {
             last_taken: 0,
             next_call: Time(1),
             made: 0,
-            tally: Tally::default(),
+            counts: Counts::default(),
         }
     }
 
-    fn run(mut self) -> Tally {
+    fn run(mut self) -> Counts {
         let mut end = End {
             now: self.now,
             to: &mut self.up,
@@ -258,9 +258,9 @@ impl World {
             self.go_on();
         }
         self.check();
-        self.tally.took = self.now.since(Time(1));
-        self.tally.asked = self.client.counts().asked;
-        self.tally
+        self.counts.took = self.now.since(Time(1));
+        self.counts.asked = self.client.counts().asked;
+        self.counts
     }
 
     /// To the next moment at which something happens.
@@ -280,7 +280,7 @@ impl World {
         assert!(
             self.now.0 < 3_600_000_000_000,
             "an hour has passed: {:?}",
-            self.tally
+            self.counts
         );
         if self.client.next_timeout().is_some_and(|t| t <= self.now) {
             let mut end = End {
@@ -324,13 +324,13 @@ impl World {
                 Ok(id) => {
                     self.made += 1;
                     if one_way {
-                        self.tally.one_way += 1;
+                        self.counts.one_way += 1;
                         if !best_effort && call.deadline.is_none() {
                             self.must_run.push(tag);
                         }
                     } else if self.chance.happens(self.plan.cancelled) {
                         self.client.cancel(&mut end, id);
-                        self.tally.cancelled += 1;
+                        self.counts.cancelled += 1;
                     } else {
                         self.open.insert(id, tag);
                     }
@@ -369,7 +369,7 @@ impl World {
             };
             assert_eq!(incoming.method, method);
             *self.ran.entry(tag).or_default() += 1;
-            self.tally.ran += 1;
+            self.counts.ran += 1;
             let work = self.chance.below(self.plan.work.as_nanos() as u64 + 1);
             let done = Time(self.now.0 + work);
             self.running
@@ -400,22 +400,22 @@ impl World {
         };
         while self.client.poll(self.now, &mut end).unwrap() {}
         let client = &mut self.client;
-        let tally = &mut self.tally;
+        let counts = &mut self.counts;
         let ran = &self.ran;
         self.open.retain(|id, tag| {
             let mut body = Vec::new();
             match client.take(*id, &mut body) {
                 None => return true,
                 Some(Outcome::Answered(Status::Returned)) => {
-                    tally.answered += 1;
+                    counts.answered += 1;
                     let len = u64::from_le_bytes(body[..8].try_into().unwrap());
                     assert_eq!(body, result(&arguments(*tag, len)), "result of {tag}");
                     assert_eq!(ran.get(tag), Some(&1), "runs of {tag}, which was answered");
                 }
                 Some(Outcome::Deadline | Outcome::Answered(Status::TooLate)) => {
-                    tally.deadline += 1;
+                    counts.deadline += 1;
                 }
-                Some(Outcome::ServerDied) => tally.server_died += 1,
+                Some(Outcome::ServerDied) => counts.server_died += 1,
                 Some(other) => panic!("{other:?}"),
             }
             false
@@ -464,12 +464,12 @@ impl World {
                 assert_eq!(self.ran.get(tag), Some(&1), "one-way call {tag}");
             }
         }
-        let ended = self.tally.answered
-            + self.tally.deadline
-            + self.tally.server_died
-            + self.tally.cancelled
-            + self.tally.one_way;
-        assert_eq!(ended, self.plan.calls, "{:?}", self.tally);
+        let ended = self.counts.answered
+            + self.counts.deadline
+            + self.counts.server_died
+            + self.counts.cancelled
+            + self.counts.one_way;
+        assert_eq!(ended, self.plan.calls, "{:?}", self.counts);
     }
 }
 

@@ -1,4 +1,4 @@
-//! Loom's atomics, each access counted against the life of the thread that makes it.
+//! Counts each access of loom's atomics against the life of the thread that makes it.
 //!
 //! A word may stand for plain memory ([`AtomicU64::plain`]): bytes of an extent or of a ring,
 //! which only one side uses at a time. Loom then reports a load and a store that nothing

@@ -1,4 +1,4 @@
-//! Writes of just these bytes: what lies beside them in the same word is another's.
+//! Writes exactly the given bytes: other bytes of the same word belong to others.
 
 use crate::atomic::{AtomicU64, Ordering};
 

@@ -1,5 +1,4 @@
-//! Copies that make a checksum of what they copy, in the same pass: that of
-//! [`portolan_abi::sum::of`].
+//! Copies bytes and makes their checksum in the same pass: that of [`portolan_abi::sum::of`].
 //!
 //! Every word is read once: what goes into the sum is what went to the other side. So a
 //! reader whose sum is right has in its own memory what the writer summed, whatever

@@ -1,5 +1,5 @@
-//! A channel: a stream of messages in a ring of units, one writer and any number of
-//! readers (or several writers, on a channel that many call on).
+//! A channel carries a stream of messages in a ring of units, from one writer to any number of
+//! readers (or from several writers, on a channel that many call on).
 //!
 //! ```text
 //!           begin               finish                begin, a lap later
@@ -38,8 +38,8 @@
 //! # Invariants
 //!
 //! - **M1** Position `p` lies in unit `p mod n`. A unit's stamp only grows.
-//! - **M2** Whoever copies a payload between two looks at one `done(p)` has what was
-//!   written at `p`. With several writers a checksum, seeded with the position, tells
+//! - **M2** A reader that copies a payload and finds the same `done(p)` before and after has
+//!   the bytes written at `p`. With several writers a checksum, seeded with the position, tells
 //!   whole units from those that a stopped writer scribbled over.
 //! - **M3** One writer: units of a message lie at consecutive positions, from one that says
 //!   *first* to one that says *last*. If a writer dies, a *first* follows a message that
@@ -58,11 +58,11 @@
 //!   the word that the writer looks at) and waits once, until what was stored before that is
 //!   seen by time.
 //!
-//! - **M7** No waker takes a mark before it has made the wake, so one that stops in between
-//!   holds up nobody: the next one finds the mark too. The writer alone takes back that it
-//!   waits. Readers have one mark together, and each of them takes a *ticket* when it arms,
-//!   after it has read the doorbell. A waker reads mark and tickets, rings, wakes them all,
-//!   and then takes the mark back only if no ticket was taken meanwhile: those of before were
+//! - **M7** No waker clears a mark before it has made the wake, so a waker that stops in between
+//!   loses no wake: the next one finds the mark too. The writer alone clears its own mark. Readers
+//!   share one mark, and each of them adds one to the *arming count* when it arms, after it has
+//!   read the doorbell. A waker reads mark and count, changes the doorbell, wakes all readers,
+//!   and then clears the mark only if the count is the same: the readers that armed before were
 //!   woken, or find that the doorbell has changed.
 //!
 //! Message consistency and signalling units are Cheriton and Kutter's (*Optimized
@@ -153,7 +153,7 @@ pub struct WriterLine {
 #[repr(C, align(64))]
 #[derive(Default)]
 pub struct SleepLine {
-    /// [`ASLEEP`], [`FENCED`], and how many [`TICKET`]s were taken (M7).
+    /// [`ASLEEP`], [`FENCED`], and how many [`ARMING`]s were taken (M7).
     sleepers: AtomicU64,
     /// Their futex.
     pub doorbell: AtomicU32,
@@ -164,7 +164,7 @@ const ASLEEP: u64 = 1;
 /// Of [`SleepLine`]: a reader cannot have other processes' barriers made (M6). For good.
 const FENCED: u64 = 2;
 /// Of [`SleepLine`]: one for each time that a reader has armed. They do not come round.
-const TICKET: u64 = 4;
+const ARMING: u64 = 4;
 
 /// See [`Head::room`].
 #[repr(C, align(64))]
@@ -481,10 +481,10 @@ impl<'a> Channel<'a> {
     /// which is to wake all that sleep on the doorbell.
     pub fn rouse(&self, mut raise: impl FnMut(u64), wake: impl FnOnce(&AtomicU32)) {
         let SleepLine { sleepers, doorbell } = &self.head.sleep;
-        // M7. Acquire: pairs with `take_ticket`; who has a ticket by now read the doorbell
+        // M7. Acquire: pairs with `count_arming`; a reader that is counted by now read the doorbell
         // before we change it, and has its link where we look.
         let seen = sleepers.load(Ordering::Acquire);
-        self.ring();
+        self.change_doorbell();
         mark!("channel.before_wake");
         for reader in self.readers {
             raise(reader.link());
@@ -501,19 +501,19 @@ impl<'a> Channel<'a> {
 
     /// Changes the doorbell of readers that sleep, so that they look once more when they are
     /// woken. They are taken for asleep still.
-    pub fn ring(&self) {
+    pub fn change_doorbell(&self) {
         self.head.sleep.doorbell.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Says that a reader sleeps. It has read the doorbell before, and looks once more
     /// afterwards (M5, M7).
-    fn take_ticket(&self) {
+    fn count_arming(&self) {
         let sleepers = &self.head.sleep.sleepers;
         // Release: pairs with `rouse`, which may see this before the mark, beside another
         // reader's.
-        sleepers.fetch_add(TICKET, Ordering::AcqRel);
-        // Relaxed: who sees it sees the ticket too, for all that changes this word is a
-        // read-modify-write.
+        sleepers.fetch_add(ARMING, Ordering::AcqRel);
+        // Relaxed: a thread that sees the mark sees the count too, because every change of this
+        // word is a read-modify-write.
         sleepers.fetch_or(ASLEEP, Ordering::Relaxed);
     }
 
@@ -539,15 +539,15 @@ impl<'a> Channel<'a> {
     pub fn arm_for_puts(&self, seen: u64) -> Option<u32> {
         let sleep = &self.head.sleep;
         let bell = sleep.doorbell.load(Ordering::Acquire);
-        self.take_ticket();
+        self.count_arming();
         fence(Ordering::SeqCst);
         (self.puts() == seen).then_some(bell)
     }
 
     /// Returns what a dead space held: its readers' entries, its place as the writer.
     ///
-    /// Whoever could be owed a wake by it is to be woken afterwards ([`Self::rouse`],
-    /// [`Self::rouse_writer`]).
+    /// The dead space may have owed wakes to readers and to the writer: the caller must wake both
+    /// afterwards ([`Self::rouse`], [`Self::rouse_writer`]).
     pub fn reclaim(&self, space: u8) {
         for entry in self.readers {
             match entry.state() {

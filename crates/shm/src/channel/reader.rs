@@ -1,4 +1,4 @@
-//! Reading from a channel (M2, M4, M5).
+//! A reader reads from a channel (M2, M4, M5).
 
 use super::{Channel, FENCED, Finished, Lagging, Meta, ReaderEntry, ReaderState};
 use crate::atomic::{AtomicU64, Ordering, fence, store_load_barrier};
@@ -467,7 +467,8 @@ impl Channel<'_> {
         self.room_made()
     }
 
-    /// Whether the writer waits; whoever is told so must wake it ([`Self::rouse_writer`]).
+    /// Whether the writer waits for room. If it does, the caller must wake it
+    /// ([`Self::rouse_writer`]).
     #[inline]
     pub fn room_made(&self) -> Finished {
         store_load_barrier();
@@ -502,7 +503,7 @@ impl Channel<'_> {
     pub fn arm(&self, reading: &mut Reading, barriers: &impl Barriers) -> (Option<u32>, Finished) {
         let sleep = &self.head.sleep;
         let bell = sleep.doorbell.load(Ordering::Acquire);
-        self.take_ticket();
+        self.count_arming();
         mark!("channel.armed");
         reading.moved = false;
         let owed = core::mem::take(&mut reading.owed);

@@ -1,4 +1,4 @@
-//! Writing to a channel (M1, M3, M4, M5).
+//! A writer writes to a channel (M1, M3, M4, M5).
 
 mod waking;
 
@@ -430,7 +430,7 @@ impl<'a> Channel<'a> {
         };
         let finished = self.publish(pen, len, flags, signals);
         pen.next += 1;
-        // Release: whoever goes on from here sees what came before.
+        // Release: a writer that continues at this position sees the units before it.
         self.head.writer.next.store(pen.next, Ordering::Release);
         mark!("channel.advanced");
         finished
@@ -460,7 +460,7 @@ impl<'a> Channel<'a> {
             store_load_barrier();
         }
         mark!("channel.published");
-        // Tickets are no matter here.
+        // The arming count does not matter here.
         let sleepers = self.head.sleep.sleepers.load(Ordering::Relaxed) & (ASLEEP | FENCED);
         pen.signals += 1;
         if let Signalling::Bytes(_) = self.mode.signalling {
@@ -521,7 +521,7 @@ impl<'a> Channel<'a> {
         Err(NotWritten::Contended)
     }
 
-    /// Takes the unit of `position` from whoever wrote it a lap ago, done or not.
+    /// Takes the unit of `position` from the writer that took it a lap ago, done or not.
     fn take(&self, position: u64, space: u8) -> bool {
         let unit: Unit<'a> = self.unit(position);
         let mut found = Stamp(unit.stamp().load(Ordering::Relaxed));

@@ -1,4 +1,4 @@
-//! Closing a port: its slots become closed one by one.
+//! Closes a port's queue: its slots become closed one by one.
 
 use super::Queue;
 use crate::atomic::Ordering;

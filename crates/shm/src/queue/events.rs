@@ -1,4 +1,4 @@
-//! Events that a port's receiver is told beside messages.
+//! Tells a port's receiver of events beside messages.
 //!
 //! - **E1** An event is told to the port that it is for, or to none: the word of events holds the
 //!   port's generation, and is written anew at bind. What names a request beside it does too.
@@ -8,7 +8,7 @@ use crate::atomic::Ordering;
 use portolan_abi::port::{PortName, PortPhase, PortStatus, RightKind, RightWord, event};
 
 impl SleepLine {
-    /// No events. For whoever is binding the port of this generation.
+    /// Clears all events. Only the space that is binding the port of this generation calls it.
     pub fn clear_events(&self, generation: u32) {
         // An exchange, among the exchanges of those who told the port before of something. The
         // status follows with Release.

@@ -1,4 +1,4 @@
-//! A port's queue: any number of senders, one space that receives.
+//! A port's queue has any number of senders, and one space that receives.
 //!
 //! A ring of slots, each one or more cache lines. The slot's state word decides
 //! everything; there is no index that leads to it, so a receiver that polls the
@@ -26,9 +26,9 @@
 //!
 //! # Invariants
 //!
-//! - **Q1** A slot's words change only by the hand of whoever its state names: the
-//!   claimer while claimed, the receiver while published or void, anybody's claim
-//!   while free. The host acts for the dead.
+//! - **Q1** Only the space that a slot's state names changes its words: the claimer while
+//!   claimed, the receiver while published or void. While it is free any space may claim it. The
+//!   host acts for the dead.
 //! - **Q2** Positions of one slot only grow, also from one queue to the next that has its
 //!   memory, or its entry. `free(p)` at ring index `p mod n` is claimed for position `p` and
 //!   no other.
@@ -109,7 +109,7 @@ pub struct PortEntry {
     pub counters: Counters,
     /// The port's name, zero-padded.
     pub name: Line,
-    /// Written by whoever sends, takes or disposes of a message with a right on this port.
+    /// Written by every space that sends, takes or disposes of a message with a right on this port.
     pub rights: RightsLine,
 }
 
@@ -282,19 +282,29 @@ impl<'r> Queue<'r> {
     /// The slot that `position` falls on.
     #[inline(always)]
     pub fn slot(&self, position: u64) -> Slot<'r> {
+        let at = self.first_line_at(position);
+        Slot {
+            first: &self.lines[at],
+            lines: self.lines,
+            at,
+            count: self.slot_lines,
+        }
+    }
+
+    /// Where the slot that `position` falls on begins.
+    #[inline(always)]
+    fn first_line_at(&self, position: u64) -> usize {
         // A power of two: masking keeps the index in bounds whatever was read.
         let index = usize::try_from(position & (self.slots_u64() - 1)).unwrap_or(0);
-        Slot {
-            lines: &self.lines[index * self.slot_lines..(index + 1) * self.slot_lines],
-        }
+        index * self.slot_lines
     }
 
     /// Makes every slot free, from position `from` on.
     ///
-    /// Only for whoever is binding the port (status `Binding`), with memory that is the port's,
-    /// and beyond every position that a sender of an earlier port can look for, be it one of
-    /// this memory or of this entry ([`Queue::retired`]). Such a sender finds larger positions
-    /// than it expects, never equal ones (Q2).
+    /// Only the space that is binding the port (status `Binding`) calls it, with memory that is the
+    /// port's. `from` must lie beyond every position that a sender of an earlier port can look for,
+    /// be it one of this memory or of this entry ([`Queue::retired`]). Such a sender finds larger
+    /// positions than it expects, never equal ones (Q2).
     pub fn open(&self, from: u64) {
         // Nobody looks for position 0, which memory that was given up reads as.
         let from = from.max(1);
@@ -341,7 +351,7 @@ impl<'r> Queue<'r> {
         let holds = |state: SlotState| {
             state.phase() == portolan_abi::slot::Phase::Published && !state.has(SlotState::CLOSING)
         };
-        // Acquire: pairs with the Release of whoever moves it.
+        // Acquire: pairs with the Release of the receiver that moves it.
         let head = self.port.receiver.head.load(Ordering::Acquire);
         if !holds(state) || state.position() >= head || state.has(SlotState::PASSED) {
             return holds(state);
@@ -353,15 +363,30 @@ impl<'r> Queue<'r> {
     }
 }
 
+/// Changes the state of the slot that begins with this line.
+#[inline(always)]
+fn exchange(first: &Line, from: SlotState, to: SlotState) -> Result<SlotState, SlotState> {
+    // AcqRel: publishes what the caller wrote before; sees what the last holder wrote.
+    // SeqCst, because claim and sleep marks are one half of a store-load pair (Q6).
+    match first.words[0].compare_exchange(from.0, to.0, Ordering::SeqCst, Ordering::SeqCst) {
+        Ok(was) => Ok(SlotState(was)),
+        Err(is) => Err(SlotState(is)),
+    }
+}
+
 /// One slot of a queue.
 #[derive(Clone, Copy)]
 pub struct Slot<'r> {
+    first: &'r Line,
+    // Where its lines are, for the few that look beyond the first.
     lines: &'r [Line],
+    at: usize,
+    count: usize,
 }
 
 impl<'r> Slot<'r> {
     fn words(&self) -> &'r [AtomicU64; 8] {
-        &self.lines[0].words
+        &self.first.words
     }
 
     /// Its state.
@@ -372,12 +397,7 @@ impl<'r> Slot<'r> {
 
     #[inline(always)]
     fn exchange(&self, from: SlotState, to: SlotState) -> Result<SlotState, SlotState> {
-        // AcqRel: publishes what the caller wrote before; sees what the last holder wrote.
-        // SeqCst, because claim and sleep marks are one half of a store-load pair (Q6).
-        match self.words()[0].compare_exchange(from.0, to.0, Ordering::SeqCst, Ordering::SeqCst) {
-            Ok(was) => Ok(SlotState(was)),
-            Err(is) => Err(SlotState(is)),
-        }
+        exchange(self.first, from, to)
     }
 
     /// Its meta word.
@@ -391,13 +411,17 @@ impl<'r> Slot<'r> {
     #[inline]
     pub fn inline(&self, index: usize) -> &'r AtomicU64 {
         let at = index + 2;
-        &self.lines[at / 8].words[at % 8]
+        let line = match at / 8 {
+            0 => self.first,
+            beyond => &self.lines[self.at..self.at + self.count][beyond],
+        };
+        &line.words[at % 8]
     }
 
     /// How many inline words it has.
     #[inline]
     pub fn inline_words(&self) -> usize {
-        self.lines.len() * 8 - 2
+        self.count * 8 - 2
     }
 
     /// The inline words of the first line, read at one go: unrolled, as they are written.

@@ -1,4 +1,4 @@
-//! The receiving side: find, take, retire; and falling asleep.
+//! The receiving side finds, takes and retires slots, and falls asleep.
 
 use super::{Queue, Slot};
 use crate::atomic::{Ordering, pause, store_load_barrier};
@@ -114,12 +114,30 @@ impl Cursor {
 }
 
 impl<'r> Queue<'r> {
+    /// The next message, if it lies where it is expected and none was passed before it: the
+    /// straight line. Otherwise [`Queue::next`] looks for it.
+    #[inline(always)]
+    pub fn at_head(&self, cursor: &Cursor) -> Option<Found> {
+        let state = self.slot(cursor.head).state(Ordering::Acquire);
+        (state.is_published_at(cursor.head) && cursor.passed.is_empty()).then_some(Found {
+            position: cursor.head,
+            passed: false,
+        })
+    }
+
+    /// Whether the slot that comes next is free, and none was passed.
+    #[inline(always)]
+    pub fn is_empty_at_head(&self, cursor: &Cursor) -> bool {
+        let state = self.slot(cursor.head).state(Ordering::Acquire);
+        state == SlotState::free(cursor.head) && cursor.passed.is_empty()
+    }
+
     /// Looks for the next message. Costs one load when there is none.
     #[inline]
     pub fn next(&self, cursor: &mut Cursor) -> Next {
         if cursor.passed.is_empty() {
             let state = self.slot(cursor.head).state(Ordering::Acquire);
-            if state.phase() == Phase::Published && state.position() == cursor.head {
+            if state.is_published_at(cursor.head) {
                 return Next::Found(Found {
                     position: cursor.head,
                     passed: false,
@@ -333,7 +351,7 @@ impl<'r> Queue<'r> {
     ///
     /// The caller has read the slot and written its owner words before. The slot
     /// itself is retired later, by [`Queue::settle`] or the next take.
-    #[inline]
+    #[inline(always)]
     pub fn take(&self, cursor: &mut Cursor, found: Found) -> Woken {
         mark!("receive.before_take");
         let woken = self.settle(cursor);
@@ -341,18 +359,7 @@ impl<'r> Queue<'r> {
         // Relaxed: a counter with one writer.
         taken.store(taken.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         if found.passed {
-            match &mut cursor.urgent {
-                Some(urgent) if urgent.peek().is_some_and(|m| m.0.1 == found.position) => {
-                    urgent.pop();
-                }
-                _ => cursor.passed.retain(|p| *p != found.position),
-            }
-            self.free_passed(cursor, found.position);
-            return if woken == Woken::Senders {
-                woken
-            } else {
-                self.room_made(cursor)
-            };
+            return self.take_passed(cursor, found, woken);
         }
         cursor.unretired = Some(found.position);
         // Release: our owner words come before it, for the host that reads it after our death.
@@ -363,6 +370,23 @@ impl<'r> Queue<'r> {
             .store(cursor.head, Ordering::Release);
         mark!("receive.taken");
         woken
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn take_passed(&self, cursor: &mut Cursor, found: Found, woken: Woken) -> Woken {
+        match &mut cursor.urgent {
+            Some(urgent) if urgent.peek().is_some_and(|m| m.0.1 == found.position) => {
+                urgent.pop();
+            }
+            _ => cursor.passed.retain(|p| *p != found.position),
+        }
+        self.free_passed(cursor, found.position);
+        if woken == Woken::Senders {
+            woken
+        } else {
+            self.room_made(cursor)
+        }
     }
 
     /// Retires what was taken last, so that its slot can be claimed again.
@@ -497,7 +521,7 @@ impl<'r> Queue<'r> {
                         return false;
                     }
                 }
-                // Whoever claims it finds `asleep`.
+                // The next sender that claims it finds `asleep`.
                 Phase::Free => {}
             }
         }

@@ -1,6 +1,6 @@
-//! The sending side: claim, fill, publish.
+//! The sending side claims, fills and publishes slots.
 
-use super::{PortEntry, Queue, Slot};
+use super::{Line, PortEntry, Queue, Slot, exchange};
 use crate::atomic::{AtomicU64, Ordering, store_load_barrier};
 use crate::mark;
 use portolan_abi::slot::{Phase, SlotState};
@@ -43,8 +43,9 @@ pub enum ClaimError {
 /// until the process dies, so every path ends in [`Claim::publish`] or [`Claim::abandon`].
 #[must_use = "a claimed slot must be published"]
 pub struct Claim<'r, 's> {
-    port: &'r PortEntry,
-    slot: Slot<'r>,
+    queue: &'s Queue<'r>,
+    /// The slot's first line.
+    first: &'r Line,
     position: u64,
     spot: &'s Spot,
 }
@@ -78,7 +79,7 @@ impl<'r> Queue<'r> {
     /// back with [`Claim::abandon`].
     #[inline(always)]
     pub fn claim<'s>(
-        &self,
+        &'s self,
         spot: &'s Spot,
         space: u8,
         lives: impl Fn() -> bool,
@@ -87,21 +88,20 @@ impl<'r> Queue<'r> {
         let at = spot.0.load(Ordering::Relaxed);
         let free = SlotState::free(at);
         mark!("send.before_claim");
-        let slot = self.slot(at);
-        let claim = |slot, position| Claim {
-            port: self.port,
-            slot,
+        let first = &self.lines[self.first_line_at(at)];
+        let claim = |first, position| Claim {
+            queue: self,
+            first,
             position,
             spot,
         };
-        // SeqCst: as in `Slot::exchange`.
-        if slot.exchange(free, free.claimed(at, space)).is_ok() {
+        if exchange(first, free, free.claimed(at, space)).is_ok() {
             mark!("send.claimed");
-            return Ok(claim(slot, at));
+            return Ok(claim(first, at));
         }
         let at = self.walk(spot, space, at, lives)?;
         mark!("send.claimed");
-        Ok(claim(self.slot(at), at))
+        Ok(claim(self.slot(at).first, at))
     }
 
     /// Claims a slot when the one where we expected the end is not free.
@@ -221,8 +221,8 @@ impl<'r> Queue<'r> {
     /// Voids a claimed slot on behalf of its dead claimer; says whether the receiver must
     /// be woken, to step over it and make room.
     ///
-    /// `None` if the slot is not (or no longer) claimed by `space`. Whoever decides by
-    /// [`Queue::is_unsent`] what becomes of the dead claimer's extents does so before.
+    /// `None` if the slot is not (or no longer) claimed by `space`. A caller that asks
+    /// [`Queue::is_unsent`] what becomes of the dead claimer's extents must ask before.
     pub fn void(&self, position: u64, space: u8) -> Option<bool> {
         void(self.port, self.slot(position), position, space)
     }
@@ -251,7 +251,20 @@ fn void(port: &PortEntry, slot: Slot<'_>, position: u64, space: u8) -> Option<bo
     None
 }
 
-impl Claim<'_, '_> {
+/// See [`Claim::abandon`].
+#[cold]
+#[inline(never)]
+fn abandon(queue: &Queue<'_>, position: u64) -> bool {
+    let slot = queue.slot(position);
+    let space = slot.state(Ordering::Relaxed).space();
+    void(queue.port, slot, position, space).unwrap_or(false)
+}
+
+impl<'r> Claim<'r, '_> {
+    fn slot(&self) -> Slot<'r> {
+        self.queue.slot(self.position)
+    }
+
     /// The position that the message will have.
     pub fn position(&self) -> u64 {
         self.position
@@ -261,7 +274,7 @@ impl Claim<'_, '_> {
     #[inline]
     pub fn set_meta(&self, meta: u64) {
         // Relaxed: published by the release in `publish`.
-        self.slot.words()[1].store(meta, Ordering::Relaxed);
+        self.first.words[1].store(meta, Ordering::Relaxed);
     }
 
     /// Writes the whole first line but for its state: meta word and six inline words.
@@ -270,7 +283,7 @@ impl Claim<'_, '_> {
     /// more surely a receiver that polls snatches the line back in between.
     #[inline(always)]
     pub fn fill(&self, meta: u64, words: &[u64; 6]) {
-        let line = self.slot.words();
+        let line = &self.first.words;
         // Relaxed: published by the release in `publish`.
         line[1].store(meta, Ordering::Relaxed);
         line[2].store(words[0], Ordering::Relaxed);
@@ -284,23 +297,24 @@ impl Claim<'_, '_> {
     /// Writes inline words from `first` on.
     #[inline]
     pub fn write(&self, first: usize, words: &[u64]) {
+        let slot = self.slot();
         for (i, word) in words.iter().enumerate() {
             // Relaxed: as for meta.
-            self.slot.inline(first + i).store(*word, Ordering::Relaxed);
+            slot.inline(first + i).store(*word, Ordering::Relaxed);
         }
     }
 
     /// How many inline words there are.
     pub fn inline_words(&self) -> usize {
-        self.slot.inline_words()
+        self.slot().inline_words()
     }
 
     /// Gives the slot up without a message, as if its sender had died; says whether the
     /// receiver must be woken.
-    #[cold]
+    // Inline, so that the claim stays in registers where it is published.
+    #[inline(always)]
     pub fn abandon(self) -> bool {
-        let space = self.slot.state(Ordering::Relaxed).space();
-        void(self.port, self.slot, self.position, space).unwrap_or(false)
+        abandon(self.queue, self.position)
     }
 
     /// Publishes the message: **the commit point of a send**.
@@ -310,16 +324,17 @@ impl Claim<'_, '_> {
         // Q6: loaded after the claim's read-modify-write, which pairs with the
         // receiver's store to `asleep` before it marks slots.
         store_load_barrier();
-        let asleep = self.port.sleep.asleep.load(Ordering::SeqCst) != 0;
+        let asleep = self.queue.port.sleep.asleep.load(Ordering::SeqCst) != 0;
         // AcqRel: releases meta and inline words to the receiver's Acquire load of the state.
         // An addition, so that marks set meanwhile by the receiver stay and are seen.
-        let was = SlotState(self.slot.words()[0].fetch_add(SlotState::PUBLISH, Ordering::AcqRel));
+        let was = SlotState(self.first.words[0].fetch_add(SlotState::PUBLISH, Ordering::AcqRel));
         mark!("send.published");
         // Only now: between claim and publication the receiver may snatch the line back.
         self.spot.0.store(self.position + 1, Ordering::Relaxed);
         // Release: who starts from this hint knows what we knew. It never runs ahead: no
         // position before one that was claimed is free, or ever will be (Q3).
-        self.port
+        self.queue
+            .port
             .sender
             .tail
             .store(self.position + 1, Ordering::Release);

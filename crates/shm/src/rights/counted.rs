@@ -1,5 +1,5 @@
-//! A word that counts send rights on one port of an entry after another, and which port that is
-//! (R3 of [`super`]): a space's row has such a word, and so has the entry itself.
+//! A counted word counts send rights on one port of an entry after another, and says which port
+//! that is (R3 of [`super`]): a space's row has such a word, and so has the entry itself.
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::queue::PortEntry;

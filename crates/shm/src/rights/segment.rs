@@ -1,8 +1,8 @@
-//! Who closes a segment, beside those who make a right on it from its name.
+//! Closes a segment while other processes may make rights on it from its name.
 //!
-//! A right that comes in a message is counted throughout (R1), so whoever has one keeps the
-//! segment. A right made from the name comes out of nothing, so the status word decides which of
-//! two comes first:
+//! A right that comes in a message is counted throughout (R1), so it keeps the segment open. A
+//! right made from the name was counted nowhere before, so the status word decides which of closer
+//! and joiner comes first:
 //!
 //! ```text
 //! closer:  MARK the status word with its space    count all rights    EXCHANGE the marked word
@@ -42,8 +42,8 @@ pub fn is_segment(entry: &PortEntry, port: PortName) -> bool {
     names_segment(PortStatus::unpack(status), port)
 }
 
-/// Whether a right that was just counted came in time: whoever is about to close the segment, and
-/// has counted before, is told (G1).
+/// Whether a right that was just counted came in time. If so, a closer that had counted before
+/// finds its mark taken back, and closes nothing (G1).
 pub fn joins_in_time(entry: &PortEntry, port: PortName) -> bool {
     // The other half of the pair with `Mark::set`.
     store_load_barrier();
@@ -91,7 +91,8 @@ impl<'r> Mark<'r> {
         }
     }
 
-    /// The segment is in use. Whoever came since has taken the mark back already.
+    /// Takes the mark back, because the segment is in use. A joiner that came since has taken it
+    /// back already.
     pub fn take_back(self) {
         exchange(self.entry, self.marked, unmarked(self.marked));
     }

@@ -1,4 +1,4 @@
-//! Send rights that travel, and whether a port has any send right left (R2).
+//! Counts send rights that travel, and decides whether a port has any send right left (R2).
 //!
 //! A right that moves from one space to another is counted by three words in turn: the
 //! sender's row, the port's count of *travelling* rights, the taker's row. Each counts it
@@ -15,15 +15,15 @@
 //!
 //! # Why a count of zero is exact
 //!
-//! Whoever counts reads `departures` and `travelling`, then all rows, then both words again. A
+//! A count reads `departures` and `travelling`, then all rows, then both words again. A
 //! right that moves meanwhile leaves the row of its sender after `departures` has gone up; so
 //! a row that is read as empty because its right had left makes the second reading differ. A
-//! right that was travelling at the first reading is in that count. Nobody makes a right out
-//! of nothing meanwhile but the receiver, who judges the notice when it takes it, and whoever
-//! joins a segment by name, who takes the closer's mark back.
+//! right that was travelling at the first reading is in that count. Two processes alone make new
+//! rights meanwhile: the receiver, which judges the notice when it takes it, and a process that
+//! joins a segment by name, which takes the closer's mark back.
 //!
-//! Whoever finds a right, or a change, stops: it need not look again, because the other
-//! process will. Each process that gives up a right, or makes `travelling` smaller, counts
+//! A process that finds a right, or a change, stops counting: it need not count again, because the
+//! other process will. Each process that gives up a right, or makes `travelling` smaller, counts
 //! *afterwards*; of several that do so, the last finds every word zero. So a count costs one
 //! look at each row, whatever goes on beside it.
 //!
@@ -31,8 +31,8 @@
 //!
 //! A space that dies with `moving` above zero leaves `travelling` too large, perhaps, and never
 //! too small. The host says so in the count (*doubtful*) before it empties the dead row. A
-//! doubtful count is put right by whoever counts next and finds no row that is moving such a
-//! right, before and after it has counted the rights in all slots, and neither word changed.
+//! doubtful count is put right by the next process that counts, if it finds no row that is moving
+//! such a right, before and after it has counted the rights in all slots, and neither word changed.
 
 use super::{RightRow, counted};
 use crate::atomic::{Ordering, store_load_barrier};
@@ -132,7 +132,7 @@ where
             doubtful: false,
             ..travelling
         };
-        // What a dead space has left in the count is subtracted, by whoever is first: after
+        // Subtracts what a dead space has left in the count. The first corrector wins: after
         // another correction and another death the word differs by its number of doubts.
         let exchanged =
             line.travelling

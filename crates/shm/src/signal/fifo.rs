@@ -1,4 +1,4 @@
-//! The queue of signals of one thread (S1 to S3).
+//! A FIFO queues the signals of one thread (S1 to S3).
 
 use crate::atomic::{AtomicU32, AtomicU64, Ordering, pause, store_load_barrier};
 use crate::bulk;
@@ -244,8 +244,8 @@ impl<'a> Fifo<'a> {
 
     /// Wakes the reader by `wake`, which is to change the doorbell or to interrupt it.
     ///
-    /// Only after that the mark goes, so a waker that stops before holds up nobody: whoever
-    /// pushes next finds the mark too. It stays if the reader has armed again meanwhile.
+    /// The mark is cleared only after that, so a waker that stops before delays no wake: the next
+    /// sender finds the mark too. It stays if the reader has armed again meanwhile.
     pub fn rouse(&self, wake: impl FnOnce(&FifoControl)) {
         let asleep = &self.entry.control.asleep;
         // Acquire: pairs with `arm`; what we do comes after what the reader did before.
@@ -272,7 +272,7 @@ impl<'a> Fifo<'a> {
             // Its handler may signal, and there is no other slot.
             self.settle(head);
         }
-        // Relaxed: for people, and for whoever opens the entry next.
+        // Relaxed: observers show it, and the next listener that opens the entry begins there.
         self.entry
             .reader
             .head

@@ -1,4 +1,4 @@
-//! Address-valued signals: who is told of an address, and the queue that tells them.
+//! Address-valued signals tell each handler of an address, by the queue of its thread.
 //!
 //! [`Ranges`] leads from an address to the handlers of the ranges that hold it; each
 //! handler names a [`Fifo`], which one thread reads. To signal is to look the address

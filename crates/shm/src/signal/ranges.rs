@@ -1,10 +1,10 @@
-//! From an address to the handlers of the ranges that hold it (S4).
+//! Finds the handlers of an address, by the ranges that hold it (S4).
 //!
-//! The table of blocks changes under a lock. Who holds it may be stopped, and holds nobody up: a
+//! The table of blocks changes under a lock. A holder that is stopped delays no other thread: a
 //! handler can be added *unlisted*, without blocks, and taken out as an *orphan*, whose blocks
-//! stay. Neither needs the lock; whoever next has it lists the ones and takes out the others
-//! ([`Ranges::sweep`]). While there are unlisted handlers senders look at all handlers instead of
-//! the table.
+//! stay. Neither needs the lock; the next holder lists the unlisted handlers and takes out the
+//! orphans ([`Ranges::sweep`]). While there are unlisted handlers senders look at all handlers
+//! instead of the table.
 //!
 //! ```text
 //!       claim           add                        remove, or orphan and sweep
@@ -72,9 +72,9 @@ pub enum HandlerState {
         /// The space.
         space: u8,
     },
-    /// Its space is dead, or has given it up: whoever next has the lock takes it out.
+    /// Its space is dead, or has given it up: the next holder of the lock takes it out.
     Orphan,
-    /// It gets signals, and is not in the table: whoever next has the lock lists it.
+    /// It gets signals, and is not in the table: the next holder of the lock lists it.
     Unlisted {
         /// The space.
         space: u8,
@@ -239,22 +239,22 @@ impl<'a> Ranges<'a> {
         }
     }
 
-    /// Visits places from where `block` hashes to up to the first one that was never used,
+    /// Looks at places from where `block` hashes to up to the first one that was never used,
     /// or until told that it is enough.
     #[inline]
-    fn search(&self, block: Block, mut visit: impl FnMut(usize, &'a AtomicU64) -> bool) {
+    fn search(&self, block: Block, mut found: impl FnMut(usize, &'a AtomicU64) -> bool) {
         let first = block.hash(self.places.len());
         for step in 0..self.places.len() {
             let index = (first + step) & (self.places.len() - 1);
             let place = &self.places[index];
-            if place.load(Ordering::Acquire) == Block::NEVER || visit(index, place) {
+            if place.load(Ordering::Acquire) == Block::NEVER || found(index, place) {
                 return;
             }
         }
     }
 
     fn claim_entry(&self, index: u16, entry: &HandlerEntry, space: u8) -> bool {
-        // Before it is anybody's: whoever looks at all handlers looks at this one too.
+        // Before the claim: a sender that looks at all handlers then looks at this one too.
         self.line
             .used
             .fetch_max(u64::from(index) + 1, Ordering::AcqRel);
@@ -398,7 +398,7 @@ impl<'a> Ranges<'a> {
             }
             mark!("signal.block_removed");
         }
-        // Before it is free: whoever dies in between has hidden no free entry.
+        // Before the entry is free: a process that dies in between has hidden no free entry.
         let full = self.line.full.load(Ordering::Relaxed);
         self.line
             .full
@@ -465,8 +465,8 @@ impl<'a> Ranges<'a> {
     }
 
     fn take_out_orphans(&self) {
-        // Acquire: pairs with `disown`. Taken back first: who is disowned meanwhile says so
-        // again. Whoever dies from here on is `dirty`.
+        // Acquire: pairs with `disown`. Taken back first: a handler that is disowned meanwhile
+        // sets it again. A space that dies from here on sets `dirty`.
         let orphans = self.line.orphans.swap(0, Ordering::AcqRel);
         if orphans == 0 && self.line.dirty.load(Ordering::Acquire) == 0 {
             return;

@@ -86,7 +86,7 @@ impl World {
         true
     }
 
-    /// Wakes who sleeps, and has whoever is about to look once more.
+    /// Wakes the readers that sleep; a reader that is about to sleep looks once more.
     pub fn wake_readers(&self) {
         self.channel().rouse(|_| {}, |_| self.bell.wake());
     }

@@ -97,11 +97,11 @@ impl Port {
     }
 
     pub fn wake_receiver(&self) {
-        self.bell.ring(&self.entry.sleep.doorbell);
+        self.bell.change_and_wake(&self.entry.sleep.doorbell);
     }
 
     pub fn wake_senders(&self) {
-        self.room.ring(&self.entry.room.room);
+        self.room.change_and_wake(&self.entry.room.room);
     }
 
     /// Sends one word if there is room.
@@ -229,7 +229,7 @@ impl Futex {
         }
     }
 
-    pub fn ring(&self, word: &AtomicU32) {
+    pub fn change_and_wake(&self, word: &AtomicU32) {
         word.fetch_add(1, Ordering::SeqCst);
         self.wake();
     }

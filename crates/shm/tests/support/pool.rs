@@ -43,7 +43,7 @@ impl Pool {
         Chunks::new(&self.chunks)
     }
 
-    /// Makes chunk `index` the home of one extent.
+    /// Makes chunk `index` the cache owner of one extent.
     pub fn cut(&self, space: u8, index: usize, size: Size) {
         let chunks = self.chunks();
         assert_eq!(
@@ -144,8 +144,8 @@ impl Pool {
         at.wake_senders();
     }
 
-    /// Host: returns what a dead space held. Its row first, for which the slots decide;
-    /// then its claims; then its chunks; then whoever may have been owed a wake.
+    /// Host: returns what a dead space held. First its row, for which the slots decide; then its
+    /// claims; then its chunks. Then it wakes every process that the dead one may have owed a wake.
     pub fn reclaim(&self, space: u8) {
         let row = self.row(space);
         let (word, to) = row.read(0);

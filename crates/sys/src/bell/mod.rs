@@ -1,17 +1,17 @@
-//! A descriptor that becomes readable when a futex word changes.
+//! Makes a descriptor readable when a futex word changes.
 //!
-//! A futex can be slept on and not polled. A [`FutexFd`] turns one word at a time into
-//! something for poll, epoll and what is built on them:
+//! A thread can sleep on a futex, and cannot poll it. A [`FutexFd`] turns one word at a time into a
+//! descriptor for poll, epoll and libraries above them:
 //!
 //! ```text
 //!         arm(word, value)                 the word is not `value`, or somebody
-//!   idle ------------------> armed ------> woke its sleepers: rung, readable
+//!   idle ------------------> armed ------> woke its sleepers: fired, readable
 //!    ^                     |                  |
 //!    +------ disarm -------+------ drain -----+
 //! ```
 //!
-//! An armed bell is a sleeper like any other: of those that wake a limited number it may be
-//! the one that is woken. Whoever wants another sleeper woken instead disarms it before.
+//! An armed bell is a sleeper like any other: a wake of a limited number of sleepers may wake the
+//! bell. A caller that wants another sleeper woken instead must disarm the bell before.
 //!
 //! It uses an io_uring futex wait, whose ring can be polled. Where io_uring is missing or
 //! forbidden, as in many containers, a sleeping helper thread does the same. Neither
@@ -20,8 +20,8 @@
 //! # The word may go
 //!
 //! Nothing here reads the word by itself: the kernel looks at it when it is armed, and
-//! answers a bad address with an error, which rings. So arming is safe even if the word
-//! is unmapped before it rings; the bell then rings for no reason or not at all.
+//! answers a bad address with an error, which fires the bell. So arming is safe even if the word
+//! is unmapped meanwhile; the bell then fires for no reason or not at all.
 
 mod ring;
 mod thread;
@@ -73,10 +73,10 @@ enum Inner {
 pub enum Kind {
     /// An io_uring futex wait (Linux 6.7).
     ///
-    /// A ring completes in the thread that armed it, by a kind of signal. So when it rings
+    /// A ring completes in the thread that armed it, by a kind of signal. So when the bell fires
     /// while that thread sleeps in `epoll_wait`, that call returns `EINTR`, every time,
-    /// and only the next one finds the bell readable. Whatever handles signals handles
-    /// this. If the thread ends, the bell rings once for no reason.
+    /// and only the next one finds the bell readable. A program that handles signals handles
+    /// this. If the thread ends, the bell fires once for no reason.
     Ring,
     /// A helper thread that sleeps on the word.
     Thread,
@@ -141,8 +141,8 @@ impl FutexFd {
         }
     }
 
-    /// Has the bell sleep on no word any more: from now on no wake ends here. It does not ring
-    /// then, also if it had and was not drained.
+    /// Has the bell sleep on no word any more: from now on it takes no wake. It does not become
+    /// readable, and is not readable any more if it had fired before.
     ///
     /// # Errors
     ///
@@ -165,7 +165,7 @@ impl FutexFd {
         }
     }
 
-    /// Whether the bell has rung since it was armed. If so it is idle and not readable
+    /// Whether the bell has fired since it was armed. If so it is idle and not readable
     /// any more: look at the word, then arm it again.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! A bell with an io_uring: a futex wait in a ring that can be polled.
+//! Makes a bell with an io_uring: a futex wait in a ring that can be polled.
 
 use std::fmt;
 use std::io;
@@ -54,15 +54,15 @@ impl Ring {
     }
 
     pub(super) fn drain(&mut self) -> bool {
-        let mut rung = false;
+        let mut fired = false;
         // To the end: what is left of a wait that was called off goes as well.
         for completion in self.ring.completion() {
-            rung |= Some(completion.user_data()) == self.armed;
+            fired |= Some(completion.user_data()) == self.armed;
         }
-        if rung {
+        if fired {
             self.armed = None;
         }
-        rung
+        fired
     }
 
     /// Takes the wait out of the kernel and its completion out of the queue.

@@ -1,4 +1,4 @@
-//! A bell with a helper thread that sleeps on the word and writes an eventfd.
+//! Makes a bell with a helper thread, which sleeps on the word and writes an eventfd.
 //!
 //! The helper waits for two words at once: the user's, and `orders`, which is changed
 //! whenever there is a new order. So it can be called off without disturbing anyone else
@@ -38,7 +38,7 @@ struct Shared {
     orders: AtomicU32,
     /// The one that the helper follows: it sleeps for no older one.
     heard: AtomicU32,
-    rung: EventFd,
+    fired: EventFd,
 }
 
 /// What the helper is to do.
@@ -64,7 +64,7 @@ impl Helper {
             order: Mutex::new(Order::Idle),
             orders: AtomicU32::new(0),
             heard: AtomicU32::new(0),
-            rung: EventFd::new()?,
+            fired: EventFd::new()?,
         });
         let theirs = Arc::clone(&shared);
         let thread = thread::Builder::new()
@@ -85,13 +85,13 @@ impl Helper {
     }
 
     pub(super) fn drain(&mut self) -> io::Result<bool> {
-        Ok(self.shared.rung.drain()? > 0)
+        Ok(self.shared.fired.drain()? > 0)
     }
 
     /// Has the helper leave the word, and waits until it has.
     pub(super) fn cancel(&mut self) -> io::Result<()> {
         let asleep = matches!(*self.shared.lock(), Order::Watch { .. });
-        // Also one that has rung: its ring is forgotten.
+        // Also one that has fired: its ring is forgotten.
         self.shared.give(Order::Idle)?;
         let given = self.shared.orders.load(Ordering::Relaxed);
         // It was woken for the order.
@@ -114,7 +114,7 @@ impl Drop for Helper {
 
 impl AsFd for Helper {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.shared.rung.as_fd()
+        self.shared.fired.as_fd()
     }
 }
 
@@ -128,7 +128,7 @@ impl Shared {
     fn give(&self, order: Order) -> io::Result<()> {
         let mut current = self.lock();
         *current = order;
-        self.rung.drain()?;
+        self.fired.drain()?;
         // Relaxed: the helper reads the order under the lock.
         self.orders.fetch_add(1, Ordering::Relaxed);
         drop(current);
@@ -155,7 +155,7 @@ impl Shared {
             // for it: that says nothing of the word. Of two that were woken the kernel names
             // the second. Whatever else ends the sleep, a bad address too, is a reason to look.
             if ended != Ok(ORDERS) {
-                self.ring(number);
+                self.fire(number);
             }
         }
     }
@@ -166,12 +166,12 @@ impl Shared {
         (self.orders.load(Ordering::Relaxed), *order)
     }
 
-    /// Rings unless there is a new order, which then counts from its own beginning.
-    fn ring(&self, number: u32) {
+    /// Fires unless there is a new order, which then counts from its own beginning.
+    fn fire(&self, number: u32) {
         let mut order = self.lock();
         if self.orders.load(Ordering::Relaxed) == number && matches!(*order, Order::Watch { .. }) {
             *order = Order::Idle;
-            let _ = self.rung.notify();
+            let _ = self.fired.notify();
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The signal handler itself.
+//! Handles the signals SIGSEGV and SIGBUS.
 
 use std::io;
 use std::mem::MaybeUninit;

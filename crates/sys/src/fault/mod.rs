@@ -1,4 +1,4 @@
-//! The handler for SIGSEGV and SIGBUS, by address range.
+//! Calls handlers for SIGSEGV and SIGBUS, by address range.
 //!
 //! One handler serves the process. It looks up the faulting address in a table of
 //! watched ranges and asks the range's owner what to do; a fault that nobody watches, or

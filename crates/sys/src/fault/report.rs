@@ -1,4 +1,4 @@
-//! Writing to standard error from a signal handler.
+//! Writes to standard error from a signal handler.
 
 /// Writes `parts` to standard error, one after the other. Async-signal-safe.
 ///

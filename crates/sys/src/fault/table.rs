@@ -1,4 +1,4 @@
-//! The table of watched ranges.
+//! Keeps the table of watched ranges.
 //!
 //! A slot is a sequence lock: `version` is odd while its writer is at work. A reader
 //! that meets an odd or changed version passes on, because a range that is being put in
@@ -148,7 +148,7 @@ impl Slot {
     fn write(&self, start: usize, end: usize, handler: *mut (), context: usize) {
         // SeqCst pairs with `ask` for F2, see there.
         self.version.fetch_add(1, Ordering::SeqCst);
-        // Release pairs with the Acquire fence in `ask`: whoever reads one of the new
+        // Release pairs with the Acquire fence in `ask`: a handler that reads one of the new
         // values sees the odd version too.
         fence(Ordering::Release);
         self.start.store(start, Ordering::Relaxed);

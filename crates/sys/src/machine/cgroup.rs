@@ -1,4 +1,4 @@
-//! What memory our control group leaves us.
+//! Reads how much memory our control group leaves us.
 
 use std::fs::read_to_string;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! What kind of machine this is, for reports that others are to compare.
+//! Describes the machine, for reports that others compare.
 
 use std::fmt;
 use std::fs::read_to_string;

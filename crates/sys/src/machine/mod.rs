@@ -1,4 +1,4 @@
-//! The machine: processors, memory, limits, and what this process uses.
+//! Reads the machine's processors, memory and limits, and what this process uses.
 
 mod cgroup;
 mod describe;

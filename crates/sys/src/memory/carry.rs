@@ -1,7 +1,7 @@
-//! Shared memory is copied to new private pages, which then take its place.
+//! Copies shared memory to new private pages, and puts these in its place.
 //!
-//! The faster way of [`privatise`](super::privatise), for whoever may have the kernel stop
-//! stores that system calls make: `CAP_SYS_PTRACE`, or `vm.unprivileged_userfaultfd`.
+//! This is the faster way of [`privatise`](super::privatise). It needs the right to have the
+//! kernel stop stores that system calls make: `CAP_SYS_PTRACE`, or `vm.unprivileged_userfaultfd`.
 //!
 //! ```text
 //!   new pages     private, huge where the system allows it, all with memory

@@ -1,4 +1,4 @@
-//! Memory files: made sealed, verified before use, filled and emptied by range.
+//! Makes memory files: sealed, verified before use, filled and emptied by range.
 
 use std::io;
 use std::ops::Range;
@@ -173,7 +173,7 @@ pub enum AllocateError {
     Io(#[from] io::Error),
 }
 
-/// The same file, open for reading only: whoever gets this descriptor cannot write.
+/// Opens the same file for reading only: a process that gets this descriptor cannot write.
 ///
 /// # Errors
 ///

@@ -1,10 +1,11 @@
-//! Sealed memory as bytes: filled while it is nobody else's, then frozen, then shown.
+//! Freezes memory: it is filled while one process has it, then sealed, then shown as bytes.
 //!
 //! ```text
 //! Blank --freeze--> Frozen --descriptor--> Frozen::verify      in each receiver
 //! ```
 //!
-//! Of memory that is sealed against writing a `&[u8]` may be made, whoever else has it (M4).
+//! Memory that is sealed against writing may become a `&[u8]`, although other processes map it too
+//! (M4).
 
 use std::io;
 use std::ops::{Deref, DerefMut};
@@ -63,7 +64,7 @@ impl Blank {
         let mapping = Mapping::shared_anywhere(&fd, whole)?;
         let huge = whole / HUGE_PAGE * HUGE_PAGE;
         if huge > 0 {
-            // Whoever reads it then maps it in few steps. Where it cannot be, in many.
+            // Receivers then map it in few page faults; where collapsing fails, in many.
             let _ = collapse(mapping.base().addr(), huge);
         }
         Ok(Self {

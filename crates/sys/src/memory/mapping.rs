@@ -1,4 +1,4 @@
-//! Mappings of memory files, at a fixed address or anywhere.
+//! Maps memory files, at a fixed address or anywhere.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -226,8 +226,8 @@ impl Mapping {
         //   that does not have it, a touch ends in a signal.
         // - Aligned: it begins at a page.
         // - Initialised: files read as zeros or what was written, and any bits are a word.
-        // - Written meanwhile: whoever makes other references from `base` sees to it that
-        //   these are of atomics too, as every dereference of it has to.
+        // - Written meanwhile: other references made from `base` are of atomics too, as every
+        //   dereference of it has to ensure.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr().cast(), self.len / 8) }
     }
 

@@ -1,4 +1,4 @@
-//! Shared memory: memfds, mappings, and advice on address ranges.
+//! Provides shared memory: memfds, mappings, and advice on address ranges.
 //!
 //! # Invariants
 //!

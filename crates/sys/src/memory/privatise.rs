@@ -1,4 +1,4 @@
-//! Shared memory becomes private at the same address, while it is in use.
+//! Makes shared memory private at the same address, while it is in use.
 //!
 //! A process that showed a range of its memory to others takes it back. Its own threads
 //! go on reading and writing; whatever the others kept, a descriptor or a mapping, reaches
@@ -39,11 +39,11 @@
 //!
 //! # The faster way
 //!
-//! A fault a page is what that costs, three times as much as the copies themselves. Whoever may
+//! That costs a fault a page, three times as much as the copies themselves. A process that may
 //! have the kernel stop the stores of system calls too has them wait instead, for one piece after
 //! another, and gets huge pages in place of the file's (`carry.rs`); the rest is taken back as
 //! above. Without that privilege system calls that write to the range would fail meanwhile, which
-//! only [`share_in_place`](super::share_in_place) puts up with, because it has no other way.
+//! only [`share_in_place`](super::share_in_place) accepts, because it has no other way.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -203,7 +203,7 @@ pub enum PrivatiseError {
         /// The first address that is wrong.
         address: usize,
     },
-    /// The caller's: whoever truncates the file would take our copies too.
+    /// The caller's: a process that truncates the file would take our copies too.
     #[error("the file has seals {found:#x} and may shrink; share only what memory::create makes")]
     Shrinks {
         /// `F_SEAL_*` bits that are there.

@@ -1,4 +1,5 @@
-//! What can be asked of a range of addresses, or of a file: memory, huge pages, protection.
+//! Asks the kernel for changes of a range of addresses or of a file: memory, huge pages,
+//! protection.
 //!
 //! The functions that cannot change what memory holds or who may access it are safe:
 //! on a wrong range they fail or waste time.

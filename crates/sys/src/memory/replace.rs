@@ -1,4 +1,4 @@
-//! Private memory is replaced by pages of a file, at the same address.
+//! Replaces private memory by pages of a file, at the same address.
 
 use std::os::fd::OwnedFd;
 

@@ -1,9 +1,8 @@
-//! Whether the machine has so much memory, asked before much of it is taken.
+//! Asks whether the machine has so much memory, before a caller takes much of it.
 //!
-//! Pages of a memory file are no process's own, so whoever takes more of them than there are is
-//! not whom the kernel's killer strikes: it strikes everybody else first. What can be seen
-//! beforehand to be too much is therefore refused. It is a look and not a claim: others take
-//! memory meanwhile.
+//! Pages of a memory file count for no process, so when they run out the kernel kills other
+//! processes than the one that took them. So the library refuses a size that is plainly too
+//! large. This is a look and not a reservation: other processes take memory meanwhile.
 
 use std::io;
 

@@ -1,4 +1,4 @@
-//! Memory that nobody can change any more: filled, sealed against writing, then shown.
+//! Seals memory against writing after it was filled, so that no process can change it any more.
 //!
 //! ```text
 //! create_unsealed --> fill --> seal --> verify_sealed --> Mapping::private
@@ -35,7 +35,7 @@ const FINAL: SealFlags = SEALS.union(SealFlags::WRITE);
 /// assert_eq!(rustix::io::pwrite(&fd, b"for many", 0)?, 8);
 /// memory::seal(&fd)?;
 ///
-/// // Whoever receives it:
+/// // A receiver of the descriptor:
 /// memory::verify_sealed(&fd, 4096)?;
 /// let theirs = Mapping::private(&fd, 4096)?;
 /// # drop(theirs);
@@ -100,10 +100,10 @@ pub fn seal_size(fd: impl AsFd) -> Result<(), SealError> {
     add(fd, SEALS)
 }
 
-/// Makes a memfd's size final, and lets nobody write to it who has not mapped it to write by
-/// now: whoever gets the descriptor can only read, however it is opened again.
+/// Makes a memfd's size final, and forbids every later mapping or write: a process that gets the
+/// descriptor can only read, however it opens it again.
 ///
-/// What is mapped to write already stays so. So its maker maps it first, then calls this,
+/// Mappings to write that exist already stay so. So its maker maps it first, then calls this,
 /// then hands the descriptor out.
 ///
 /// # Examples

@@ -1,4 +1,4 @@
-//! Private memory becomes shared at the same address, while it is in use.
+//! Makes private memory shared at the same address, while it is in use.
 //!
 //! The opposite of [`privatise`](super::privatise), and harder: the kernel lets nobody put
 //! existing private pages into a file. They have to be copied, and a store made after a
@@ -16,7 +16,7 @@
 //! a system call that wants to write to the range meanwhile returns `EFAULT`.
 //!
 //! Between protecting and waking, this module neither allocates nor takes a lock, because
-//! whoever waits may hold any lock, and the range may hold the allocator's memory.
+//! a waiting thread may hold any lock, and the range may hold the allocator's memory.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -211,7 +211,7 @@ pub enum ShareError {
         /// The first address that is wrong.
         address: usize,
     },
-    /// The caller's: of a file to show there; whoever truncates it would take the pages away.
+    /// The caller's: a process that truncates the file shown there would take the pages away.
     #[error("the file has seals {found:#x} and may shrink; show only what memory::create makes")]
     Shrinks {
         /// `F_SEAL_*` bits that are there.

@@ -1,4 +1,4 @@
-//! Trials of kernel mechanisms.
+//! Tries kernel mechanisms.
 
 use std::fmt::Display;
 use std::io;
@@ -215,13 +215,13 @@ fn guard_install() -> Outcome {
 fn ring_futex() -> Outcome {
     let word = AtomicU32::new(0);
     let mut bell = FutexFd::with_ring().map_err(text)?;
-    // The word is something else already, so the bell rings at once.
+    // The word is something else already, so the bell fires at once.
     bell.arm(&word, 1).map_err(text)?;
-    let rung = bell.drain().map_err(text)?;
-    if rung {
+    let fired = bell.drain().map_err(text)?;
+    if fired {
         Ok("since Linux 6.7".to_owned())
     } else {
-        Err("did not ring".to_owned())
+        Err("did not fire".to_owned())
     }
 }
 

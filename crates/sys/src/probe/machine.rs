@@ -1,4 +1,4 @@
-//! Trials of the processor, and settings of the system.
+//! Tries instructions of the processor, and reads settings of the system.
 
 use super::{Need, Outcome, Trial};
 use crate::machine::{self, Limit, describe_huge_pages};

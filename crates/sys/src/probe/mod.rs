@@ -1,4 +1,5 @@
-//! Which mechanisms this kernel and this machine offer, and what Portolan loses without.
+//! Finds out which mechanisms this kernel and this machine offer, and says what Portolan loses
+//! without.
 //!
 //! A mechanism counts as present only if it was tried and worked, here and now, with
 //! the rights of this process.

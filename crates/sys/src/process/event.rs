@@ -1,4 +1,4 @@
-//! Waiting on descriptors, and a descriptor to wait on.
+//! Waits on descriptors, and makes a descriptor to wait on.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};

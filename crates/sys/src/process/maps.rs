@@ -1,4 +1,4 @@
-//! What a process has mapped where, asked through a descriptor that it opened itself.
+//! Reads what a process has mapped where, through a descriptor that it opened itself.
 //!
 //! The descriptor belongs to the memory that the process had when it opened it, not to its
 //! process id: after exec or death every question is answered by [`MapsError::Gone`].

@@ -1,9 +1,10 @@
-//! A process's memory by descriptors that it opened itself and handed to somebody it trusts.
+//! Reads and writes a process's memory by descriptors that this process opened itself and handed
+//! to a process that it trusts.
 //!
-//! Whoever has them may read and write *all* of the process's memory, for as long as that
+//! Their holder may read and write *all* of the process's memory, for as long as that
 //! memory exists: they are for a third party that checks every bound, never for a peer.
 //! They belong to the memory, not to the process id: after exec or death they reach
-//! nothing, whoever has the number by then.
+//! nothing, even if another process has the id by then.
 //!
 //! The kernel's file ignores page protection: a write to a page that the process itself
 //! may only read succeeds (in private memory; a shared mapping of a file that was opened
@@ -128,8 +129,8 @@ impl ProcessMemory {
         })
     }
 
-    /// Opens that of another process of user `user`, if the kernel lets us: whoever it lets
-    /// may change that process anyway, so this grants nothing.
+    /// Opens that of another process of user `user`, if the kernel lets us: a process that it lets
+    /// may change that other process anyway, so this grants nothing.
     ///
     /// The process may run another program between its giving us the pidfd and this call:
     /// check by what it has mapped ([`Maps::shows`]) that it is the one that is meant.
@@ -318,7 +319,7 @@ impl ProcessMemory {
             let (place, left) = (first.wrapping_add(done).cast(), len - done);
             // SAFETY:
             // - In bounds and live: `part` has checked it, and `mapping` is borrowed; the kernel
-            //   reads, whoever writes there meanwhile.
+            //   reads, so other threads may write there meanwhile.
             // - The kernel checks the address in the other process.
             let wrote = unsafe {
                 libc::pwrite64(

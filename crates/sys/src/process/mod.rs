@@ -1,4 +1,4 @@
-//! Other processes and their memory, and waiting on descriptors.
+//! Refers to other processes and their memory, and waits on descriptors.
 
 mod event;
 mod maps;

@@ -1,4 +1,4 @@
-//! This process: whose it is, threads of it that signals leave alone, commands that die with it.
+//! Describes this process: its user, threads that take no signals, commands that die with it.
 
 use std::io;
 use std::mem::MaybeUninit;

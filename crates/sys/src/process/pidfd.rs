@@ -1,4 +1,4 @@
-//! Process descriptors: a reference to a process that no reuse of its id can bend.
+//! A process descriptor refers to a process, also if another process reuses its id.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};

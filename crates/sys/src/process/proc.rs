@@ -1,4 +1,4 @@
-//! What `/proc` says about a process.
+//! Reads `/proc` about a process.
 
 /// When the process started, in clock ticks since boot; `None` if there is none.
 ///

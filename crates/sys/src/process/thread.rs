@@ -1,4 +1,4 @@
-//! Threads, of this process and of others, and signals to them.
+//! Refers to threads, of this process and of others, and sends signals to them.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};

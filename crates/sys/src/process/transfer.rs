@@ -1,4 +1,4 @@
-//! What goes wrong when bytes are carried into or out of another process.
+//! Errors say what went wrong when bytes were carried into or out of another process.
 
 use std::io;
 use std::ops::Range;

@@ -1,4 +1,4 @@
-//! Reading and writing another process's memory by its process id: one copy, no consent.
+//! Reads and writes another process's memory by its process id: one copy, no consent.
 //!
 //! The kernel permits it where tracing is permitted: to the same user, and on many systems
 //! only to ancestors. A process id may be reused, so hold a [`PidFd`](super::PidFd) of the

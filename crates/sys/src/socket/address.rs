@@ -1,4 +1,4 @@
-//! Where a socket listens.
+//! An address says where a socket listens.
 
 use std::fmt;
 use std::path::PathBuf;

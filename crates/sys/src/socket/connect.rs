@@ -1,4 +1,4 @@
-//! Listening, connecting and accepting.
+//! Listens, connects and accepts.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};

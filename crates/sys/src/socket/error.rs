@@ -1,4 +1,4 @@
-//! What goes wrong with sockets, and whose fault it is.
+//! Errors say what went wrong with a socket, and whose fault it is.
 
 use std::io;
 

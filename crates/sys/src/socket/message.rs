@@ -1,4 +1,4 @@
-//! Messages with descriptors.
+//! Sends and receives messages with descriptors.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;

@@ -1,4 +1,4 @@
-//! Sequenced-packet Unix sockets: messages with descriptors, between known users.
+//! Provides sequenced-packet Unix sockets: messages with descriptors, between known users.
 //!
 //! A socket keeps message boundaries, hands over descriptors and names the process at
 //! the other end. Nothing here blocks in the kernel beyond a deadline: sockets are

@@ -1,4 +1,4 @@
-//! Who is at the other end, and who holds a name.
+//! Asks the kernel which process is at the other end, and which one holds a name.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};

@@ -1,11 +1,11 @@
-//! Opening and closing single pages of shared memory with userfaultfd.
+//! Opens and closes single pages of shared memory with userfaultfd.
 //!
 //! A registered range has two states for each of its pages *in this process*:
 //!
 //! ```text
 //!              resume (UFFDIO_CONTINUE)
 //!   closed ------------------------------> open      content stays in the file,
-//!      ^                                     |       whoever has the page open
+//!      ^                                     |       whichever process has it open
 //!      +-------------------------------------+
 //!              memory::zap (MADV_DONTNEED)
 //! ```

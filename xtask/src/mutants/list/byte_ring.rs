@@ -1,4 +1,5 @@
-//! Byte rings between processes that need not trust each other: L1 to L3 of `shm/byte_ring`.
+//! Lists mutants of byte rings between processes that need not trust each other: L1 to L3 of
+//! `shm/byte_ring`.
 
 use super::{Mutant, Test, model};
 
@@ -63,11 +64,11 @@ pub(super) const MUTANTS: &[Mutant] = &[
         found_by: model("loom_byte_ring", "a_reader_does_not_sleep_for_good"),
     },
     Mutant {
-        name: "byte-ring-rung-once",
-        breaks: "L3: only the first sleep is rung for",
+        name: "byte-ring-woken-once",
+        breaks: "L3: only the first sleep is woken",
         file: FILE,
-        find: "let owes = theirs != 0 && theirs != self.rung;",
-        replace: "let owes = theirs != 0 && self.rung == 0;",
+        find: "let owes = theirs != 0 && theirs != self.woken;",
+        replace: "let owes = theirs != 0 && self.woken == 0;",
         found_by: model(
             "loom_byte_ring",
             "nobody_sleeps_for_good_and_nothing_is_overwritten_that_was_not_read",

@@ -1,4 +1,4 @@
-//! Channels: M1 to M6 of `shm/channel`.
+//! Lists mutants of channels: M1 to M6 of `shm/channel`.
 
 use super::{Mutant, model, shm};
 
@@ -127,16 +127,16 @@ pub(super) const MUTANTS: &[Mutant] = &[
         breaks: "M7: a waker takes the mark, then stops before the wake",
         file: "crates/shm/src/channel/mod.rs",
         find: "let seen = sleepers.load(Ordering::Acquire);
-        self.ring();",
+        self.change_doorbell();",
         replace: "let seen = sleepers.fetch_and(!ASLEEP, Ordering::AcqRel);
-        self.ring();",
+        self.change_doorbell();",
         found_by: model("loom_wakes", "a_reader_beside_a_stopped_writer"),
     },
     Mutant {
-        name: "channel-no-ticket",
+        name: "channel-no-arming-count",
         breaks: "M7: a waker takes the mark of a reader that it did not wake",
         file: "crates/shm/src/channel/mod.rs",
-        find: "sleepers.fetch_add(TICKET, Ordering::AcqRel);",
+        find: "sleepers.fetch_add(ARMING, Ordering::AcqRel);",
         replace: "",
         found_by: model(
             "loom_wakes",

@@ -1,4 +1,5 @@
-//! Extents and the chunks that they are cut from: O1 to O5 of `shm/owner`, C1 to C3 of `shm/chunk`.
+//! Lists mutants of extents and of the chunks that they are cut from: O1 to O5 of `shm/owner`, C1
+//! to C3 of `shm/chunk`.
 
 use super::{Mutant, model, shm};
 
@@ -49,7 +50,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "owner-free-relaxed",
-        breaks: "O4: who allocates an extent uses its bytes beside whoever freed it",
+        breaks: "O4: a space that allocates an extent uses its bytes beside the space that freed it",
         file: OWNER,
         find: ".store(AllocWord::new(Alloc::Free, generation).0, Ordering::Release);",
         replace: ".store(AllocWord::new(Alloc::Free, generation).0, Ordering::Relaxed);",

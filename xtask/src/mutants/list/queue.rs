@@ -1,4 +1,4 @@
-//! Queues of ports: Q1 to Q7 of `shm/queue`.
+//! Lists mutants of queues of ports: Q1 to Q7 of `shm/queue`.
 
 use super::{Mutant, model};
 

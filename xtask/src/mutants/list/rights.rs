@@ -1,4 +1,4 @@
-//! Rights: R1 to R3 of `shm/rights`.
+//! Lists mutants of rights: R1 to R3 of `shm/rights`.
 
 use super::{Mutant, model};
 

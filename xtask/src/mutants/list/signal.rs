@@ -1,4 +1,4 @@
-//! Signals: S1 to S6 of `shm/signal`.
+//! Lists mutants of signals: S1 to S6 of `shm/signal`.
 
 use super::{Mutant, model, shm};
 

@@ -1,4 +1,4 @@
-//! Trace rings: E1 to E4 of `shm/trace`.
+//! Lists mutants of trace rings: E1 to E4 of `shm/trace`.
 
 use super::{Mutant, Test, model};
 

@@ -1,4 +1,4 @@
-//! Wait sets: the promises in the header of `shm/wait_set`.
+//! Lists mutants of wait sets: the promises in the header of `shm/wait_set`.
 
 use super::{Mutant, model};
 

@@ -1,4 +1,4 @@
-//! What the coordinator does to its workers: kills, stops and dismissals, at marks and at random.
+//! The coordinator kills, stops and dismisses workers, at marks and at random.
 
 use super::super::Doing;
 use super::super::board::Entry;
@@ -145,7 +145,7 @@ impl Coordinator {
         Ok(())
     }
 
-    /// What happens to whoever comes to its mark.
+    /// What happens to a worker that comes to its mark.
     pub(super) fn action(&self) -> u64 {
         if self.plan.stop { STOP } else { DIE }
     }
@@ -232,7 +232,7 @@ impl Coordinator {
     }
 
     /// Receivers pass only senders that have stopped in the middle. So one stops, as soon
-    /// as it sends; and whoever passes it dies.
+    /// as it sends; and the receiver that passes it dies.
     fn arrange_a_passing(&mut self, passed: usize) {
         if let (Some(worker), Some(claimed)) =
             (self.someone(None), crate::marks::index("send.claimed"))

@@ -1,4 +1,4 @@
-//! Moments in which everybody holds still, and the auditor looks.
+//! Holds all workers still for moments, in which the auditor looks.
 
 use super::super::Doing;
 use super::super::board::{Entry, Journal, Word};

@@ -1,5 +1,5 @@
-//! Workers that are stopped at marks, one after another and several at once; all others must go
-//! on within a second, but for what [`WAITS`] lists.
+//! Stops workers at marks, one after another and several at once; all others must go on within a
+//! second, but for what [`WAITS`] lists.
 
 use super::super::Doing;
 use super::super::board::Entry;
@@ -13,7 +13,7 @@ pub(super) const STOPPED: Duration = Duration::from_secs(2);
 /// How long a worker may get nowhere while others are stopped.
 const HELD_UP: Duration = Duration::from_secs(1);
 /// How long it may get nowhere all in all, where that is listed in [`WAITS`]: somewhat longer than
-/// whoever leaves waits for its own threads.
+/// a leaving member waits for its own threads.
 const HELD_UP_AT_MOST: Duration = Duration::from_secs(30);
 /// Time that counts for one look at the most: where the coordinator waits for a processor,
 /// workers that need each other do too.

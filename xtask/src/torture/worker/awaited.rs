@@ -1,8 +1,8 @@
-//! Calls that a worker awaits: several at once, some of which it gives up.
+//! Awaits calls: several at once, some of which the worker gives up.
 
 use super::super::board::Entry;
 use super::Worker;
-use super::calls::TallyClient;
+use super::calls::CountingClient;
 use portolan::rpc::{self, Awaited, RpcError, Task};
 use std::pin::{Pin, pin};
 use std::sync::atomic::Ordering;
@@ -43,7 +43,7 @@ impl Future for All {
 
 impl Worker {
     /// Whether the connection is of no use any more.
-    pub(super) fn await_calls(&mut self, client: &TallyClient) -> bool {
+    pub(super) fn await_calls(&mut self, client: &CountingClient) -> bool {
         let at = self.at;
         let mut calls = Vec::new();
         for _ in 0..=self.random.below(BATCH) {

@@ -1,9 +1,9 @@
-//! Signals that interrupt a worker, whatever it is doing: each that reached it is noted.
+//! Interrupts workers by signals, whatever they are doing, and checks that each signal is noted.
 //!
-//! A worker's *bell* is a byte of its own memory, whose address stands on the board with a tag
-//! that no other of its bells has. Who rings it counts on the board before, and after it has
-//! reached somebody. So the worker knows how often it was interrupted at the least, and at the
-//! most; who is killed in between makes the two differ.
+//! A worker's *bell* is an address in its own memory, which stands on the board with a tag that no
+//! other of its bells has. A worker that signals it adds one on the board before, and one after
+//! the signal has reached a handler. So the bell's worker knows how often it was interrupted at
+//! the least, and at the most; a sender that is killed in between makes the two differ.
 
 use super::super::Doing;
 use super::super::board::{Entry, MAX_WORKERS};
@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 /// An address on the board is below this, and the tag above.
 const ADDRESSES: u64 = 1 << 48;
-/// Bytes of a bell, and of the memory in which each is somewhere else: who was stopped on its
-/// way to the last one does not ring this one.
+/// Bytes of a bell, and of the memory in which each is somewhere else: a sender that was stopped
+/// on its way to the last one does not signal this one.
 const BELL: usize = 64;
 const MEMORY: usize = 64 << 10;
 /// How long a signal may take that has reached the worker.
@@ -37,14 +37,14 @@ struct Hung {
 
 /// Adds one to a count on the board, if that is of this bell.
 fn count(word: &std::sync::atomic::AtomicU64, tag: u64) {
-    // Of another bell by now, it is nobody's business.
+    // If the word is of another bell by now, it does not count.
     let _ = word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |count| {
         (count / ADDRESSES == tag).then_some(count + 1)
     });
 }
 
 impl Worker {
-    pub(super) fn ring_or_listen(&mut self) {
+    pub(super) fn signal_or_listen(&mut self) {
         self.doing(Doing::Sharing);
         let Some(domain) = self.domain.clone() else {
             return;
@@ -52,7 +52,7 @@ impl Worker {
         match self.random.below(16) {
             0 => self.take_bell_down(),
             1..4 => self.hang_bell(&domain),
-            _ => self.ring(&domain),
+            _ => self.signal_one(&domain),
         }
     }
 
@@ -72,8 +72,8 @@ impl Worker {
         let Ok((_, note)) = listener.note(at..at + BELL) else {
             return;
         };
-        self.board.set(self.at, Entry::Ringing, tag * ADDRESSES);
-        self.board.set(self.at, Entry::Rung, tag * ADDRESSES);
+        self.board.set(self.at, Entry::Signalling, tag * ADDRESSES);
+        self.board.set(self.at, Entry::Signalled, tag * ADDRESSES);
         let at = tag * ADDRESSES + at as u64;
         self.board.set(self.at, Entry::Bell, at);
         self.holds.bell.0 = Some(Hung {
@@ -84,7 +84,7 @@ impl Worker {
         });
     }
 
-    fn ring(&mut self, domain: &Domain) {
+    fn signal_one(&mut self, domain: &Domain) {
         let to = self.random.below(MAX_WORKERS);
         let bell = self.board.get(to, Entry::Bell);
         let (tag, address) = (bell / ADDRESSES, bell % ADDRESSES);
@@ -96,10 +96,10 @@ impl Worker {
         }
         let lies = self.plants("upcall");
         for _ in 0..=self.random.below(8) {
-            count(self.board.of(to, Entry::Ringing), tag);
+            count(self.board.of(to, Entry::Signalling), tag);
             let at = address + self.random.below(BELL);
             if lies || domain.signal(at).is_ok_and(|reached| reached > 0) {
-                count(self.board.of(to, Entry::Rung), tag);
+                count(self.board.of(to, Entry::Signalled), tag);
             }
         }
     }
@@ -113,7 +113,7 @@ impl Worker {
             let word = self.board.get(self.at, entry);
             (word / ADDRESSES == hung.tag).then_some(word % ADDRESSES)
         };
-        let Some(least) = of(Entry::Rung) else {
+        let Some(least) = of(Entry::Signalled) else {
             return self.corrupt("somebody else's bell is on the board");
         };
         let end = Instant::now() + LATEST;
@@ -128,7 +128,7 @@ impl Worker {
             std::thread::sleep(Duration::from_millis(1));
         }
         let count = hung.note.count();
-        let most = of(Entry::Ringing).unwrap_or(u64::MAX);
+        let most = of(Entry::Signalling).unwrap_or(u64::MAX);
         if count > most {
             self.corrupt(&format!(
                 "it was interrupted for {count} signals, and there were {most}"
@@ -136,7 +136,7 @@ impl Worker {
         }
     }
 
-    /// Nobody rings it from here on.
+    /// From here on no worker signals the bell.
     pub(super) fn take_bell_down(&mut self) {
         self.board.set(self.at, Entry::Bell, 0);
         self.check_bell();

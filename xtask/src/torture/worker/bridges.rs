@@ -1,5 +1,5 @@
-//! A worker offers three things to other domains: a port, one for requests, and a channel. The
-//! clients of these are in `connections`.
+//! Offers three things to other domains: a port, one for requests, and a channel. The clients of
+//! these are in `connections`.
 //!
 //! A *bridge* is the three together, open under a number that stands on the board. Each connection
 //! has a number too, and its messages are numbered from one on. So a message that is lost, doubled

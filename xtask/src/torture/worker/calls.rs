@@ -1,8 +1,8 @@
-//! What a worker serves, and what it calls: at most once, however often servers die and move.
+//! Serves calls and makes them, and checks that each runs at most once, however often servers die
+//! and move.
 //!
-//! Each call has a word on the board, outside the region. Whoever runs it adds one there, in
-//! whichever process, so a call that runs twice shows at once, and one that has a result and
-//! never ran shows too.
+//! Each call has a word on the board, outside the region. The server that runs it adds one there,
+//! so a call that runs twice shows at once, and one that has a result and never ran shows too.
 
 use super::super::board::{Board, Entry, MAX_WORKERS};
 use super::super::{Doing, payload};
@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Names under which everybody tries to serve.
-const NAMES: [&str; 3] = ["tally 0", "tally 1", "tally 2"];
+const NAMES: [&str; 3] = ["counting 0", "counting 1", "counting 2"];
 /// Most calls in one go.
 const BATCH: usize = 8;
 /// Calls in one go of a client that is busy: enough to be given channels of its own.
@@ -39,7 +39,7 @@ fn heir(worker: usize) -> String {
 
 /// Each call names its caller and its number, for the board.
 #[portolan::service]
-pub(super) trait Tally {
+pub(super) trait Counting {
     fn count(&self, caller: usize, number: u64) -> u64;
     fn echo(&self, caller: usize, number: u64, bytes: Vec<u8>) -> Vec<u8>;
     /// Another extent for the one that was sent, or why not.
@@ -87,7 +87,7 @@ impl Counter {
     }
 }
 
-impl Tally for Counter {
+impl Counting for Counter {
     fn count(&self, caller: usize, number: u64) -> u64 {
         self.run(caller, number);
         !number
@@ -148,7 +148,7 @@ impl Tally for Counter {
 #[derive(Default)]
 pub(super) struct Calls {
     server: Option<Server>,
-    client: Option<TallyClient>,
+    client: Option<CountingClient>,
     /// It was let in over a channel.
     presented: bool,
     pending: Vec<(u64, Pending<u64>)>,
@@ -176,8 +176,8 @@ impl Worker {
         }
     }
 
-    fn service(&self, domain: &Domain) -> TallyService<Counter> {
-        TallyService(Counter {
+    fn service(&self, domain: &Domain) -> CountingService<Counter> {
+        CountingService(Counter {
             board: self.board,
             at: self.at,
             domain: domain.clone(),
@@ -292,13 +292,13 @@ impl Worker {
             _ => (ClientOptions::default().sharing(), false),
         };
         let deadline = Deadline::after(SHORT);
-        let client = TallyClient::connect_with(domain, name, &options, deadline);
+        let client = CountingClient::connect_with(domain, name, &options, deadline);
         self.holds.calls.client = client.ok();
         self.holds.calls.presented = presented;
     }
 
     /// As a client does that is busy. Whether the connection is of no use any more.
-    fn call_often(&mut self, client: &TallyClient) -> bool {
+    fn call_often(&mut self, client: &CountingClient) -> bool {
         let mut over = false;
         for _ in 0..2 {
             let mut pending = Vec::new();
@@ -325,7 +325,7 @@ impl Worker {
     fn call_once(
         &mut self,
         domain: &Domain,
-        client: &TallyClient,
+        client: &CountingClient,
         number: u64,
     ) -> Result<bool, RpcError> {
         let at = self.at;
@@ -456,7 +456,7 @@ fn serves() -> bool {
     };
     let name = |thread: &Path| std::fs::read_to_string(thread.join("comm")).unwrap_or_default();
     let ours = std::process::id().to_string();
-    // Whoever has just begun has the name of whoever began it.
+    // A thread that has just begun has the name of the thread that started it.
     let unnamed = name(&Path::new("/proc/self/task").join(&ours));
     threads.flatten().any(|thread| {
         let (at, name) = (thread.path(), name(&thread.path()));

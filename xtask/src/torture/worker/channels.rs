@@ -1,4 +1,4 @@
-//! What a worker writes to channels and reads from them.
+//! Writes to channels and reads from them.
 
 use super::super::Doing;
 use super::super::board::Entry;

@@ -1,4 +1,4 @@
-//! A worker connects to other workers' bridges, from a domain of its own.
+//! Connects to other workers' bridges, from a domain of the worker's own.
 
 use super::super::Doing;
 use super::super::board::{Entry, MAX_WORKERS};
@@ -412,7 +412,7 @@ impl Worker {
         let news = &mut connection.what;
         let most = 1 + self.random.below(3 * BATCH);
         let all = (0..most).take_while(|_| news.look()).count() < most;
-        // What has come is handed on also from who is gone, and waits to be read.
+        // Messages of a client that is gone are delivered too, and wait to be read.
         let over = self.is_closed(connection.to, connection.bridge, || {
             news.look();
             news.followed.is_live()

@@ -1,5 +1,5 @@
-//! What a worker exports, and what it has imported: each writes records to a page of its own of
-//! whatever it imports, by itself, later, or by automatic update.
+//! Exports memory and imports others': each worker writes records to a page of its own in each
+//! import, by blocking and non-blocking writes and by automatic update.
 //!
 //! ```text
 //! page 0: [id of this export]
@@ -416,7 +416,7 @@ impl Worker {
             Ok(import) => import,
             // No worker exports it now, or its exporter is stopped, or something runs out.
             Err(
-                ImportError::Visit(_)
+                ImportError::Connect(_)
                 | ImportError::TimedOut { .. }
                 | ImportError::ExporterResources { .. }
                 | ImportError::Map(_)

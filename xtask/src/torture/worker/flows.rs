@@ -1,4 +1,4 @@
-//! What a worker writes and reads as streams of bytes.
+//! Writes and reads streams of bytes.
 
 use super::super::Doing;
 use super::super::board::Entry;

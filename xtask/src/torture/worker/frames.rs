@@ -1,4 +1,4 @@
-//! What a worker puts to frame buffers, and sees there.
+//! Puts frames into frame buffers, and looks at them.
 
 use super::super::Doing;
 use super::super::board::Entry;

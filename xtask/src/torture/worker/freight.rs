@@ -1,4 +1,4 @@
-//! What a worker sends beside channels: extents by move, and shared ones.
+//! Sends parcels beside channels: extents by move, and shared ones.
 
 use super::super::board::Entry;
 use super::super::stream::{self, ANYWHERE};

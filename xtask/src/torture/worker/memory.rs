@@ -1,5 +1,4 @@
-//! What a worker does with memory: it takes, keeps and frees extents, wants all there is, and
-//! uses less than it has taken.
+//! Takes, keeps and frees extents, wants all there is, and uses less than it has taken.
 
 use super::super::{Doing, payload};
 use super::{KEPT_EXTENTS, LARGEST, SIZES, Worker};

@@ -1,4 +1,4 @@
-//! What a worker sends, receives, asks and answers.
+//! Sends, receives, asks and answers.
 
 use super::super::board::Entry;
 use super::super::{Doing, payload};
@@ -253,9 +253,9 @@ impl Worker {
         self.absorb(message);
     }
 
-    /// Makes two ports that hold one another, where nobody can reach them, and has them closed, as
-    /// whoever is short of memory does. If it dies before, the host closes them.
-    pub(super) fn tie_a_ring(&mut self) {
+    /// Makes two ports that hold one another, so that no space can reach them, and has them closed,
+    /// as a space that is short of memory does. If the worker dies before, the host closes them.
+    pub(super) fn tie_a_cycle(&mut self) {
         self.doing(Doing::Sending);
         let Some(domain) = self.domain.clone() else {
             return;

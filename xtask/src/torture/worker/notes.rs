@@ -1,4 +1,4 @@
-//! What importers of a worker's export say that they have written.
+//! Checks what importers of a worker's export say that they have written.
 //!
 //! A note's length is the number of the record that it tells of. So who has a note must find that
 //! record, or a later one; and the notes of a worker are in the order of its records.

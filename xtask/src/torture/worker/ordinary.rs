@@ -1,5 +1,4 @@
-//! What a worker exports of its ordinary memory, and what it has imported of others': the kernel
-//! copies, to the byte.
+//! Exports ordinary memory and imports others': the kernel copies, to the byte.
 //!
 //! ```text
 //! [id of this export][strip of worker 0][guard][strip of worker 1][guard] ...
@@ -273,7 +272,7 @@ impl Worker {
             // No worker exports it now, or its exporter is stopped, or something runs out; or this
             // user may not write other processes' memory.
             Err(
-                ImportError::Visit(_)
+                ImportError::Connect(_)
                 | ImportError::TimedOut { .. }
                 | ImportError::ExporterResources { .. }
                 | ImportError::Unreachable(_)

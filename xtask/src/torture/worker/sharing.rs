@@ -1,4 +1,4 @@
-//! What a worker does with memory that others have too: segments, and signals about them.
+//! Uses memory that others have too: segments, and signals about them.
 
 use super::{Doing, SHORT, Worker};
 use portolan::{Deadline, Domain, HandlerId, Listener, ListenerOptions, Segment};
@@ -60,7 +60,7 @@ impl Worker {
         }
     }
 
-    /// Signals to whoever listens to a segment.
+    /// Signals an address of a segment, which reaches its listeners.
     pub(super) fn tell(&mut self) {
         self.doing(Doing::Sharing);
         let Some(domain) = &self.domain else { return };

@@ -1,5 +1,5 @@
-//! What a worker publishes, and what it is subscribed to: samples that are copied, and long
-//! ones, which lie in memory that all their readers have a right on.
+//! Publishes and subscribes: samples that are copied, and long ones, which lie in memory that all
+//! their readers have a right on.
 
 use super::super::Doing;
 use super::super::board::Entry;
@@ -186,12 +186,12 @@ impl<T: Flat + ?Sized> Of<T> {
     /// The same, but for samples.
     fn counts(&self) -> (usize, usize, usize) {
         let publishes = usize::from(self.publisher.is_some());
-        let blocks = self.publisher.as_ref().map_or(0, |p| p.0.blocks());
+        let buffers = self.publisher.as_ref().map_or(0, |p| p.0.buffers());
         // The publishers' channels, and that on which new ones announce themselves.
         let follows = |s: &Subscribed<T>| 1 + s.subscriber.publishers();
         let reads = self.subscriber.as_ref().map_or(0, follows);
         // A publisher: its writer, its channel, and the announcements'.
-        (3 * publishes + blocks + reads, reads, publishes)
+        (3 * publishes + buffers + reads, reads, publishes)
     }
 }
 

@@ -1,5 +1,5 @@
-//! The serialisers that the structure is held against, each as its users use it: straight
-//! into the buffer that is sent, and out of the one that came.
+//! Encodes and decodes by the serialisers that a structure is compared with. Each is used as its
+//! users do: straight into the buffer that is sent, and out of the one that was received.
 
 use std::collections::HashMap;
 

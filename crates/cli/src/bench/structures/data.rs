@@ -1,5 +1,5 @@
-//! What is sent: a map of string keys to small records, once as a structure and once as a
-//! program has it that serialises.
+//! Makes the data that is sent: a map of string keys to small records, once as a structure and once
+//! as a program that serialises has it.
 
 use portolan::Handover;
 use portolan::structure::{Map, NoRoom, Structure, Text};

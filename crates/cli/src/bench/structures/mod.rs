@@ -1,5 +1,5 @@
-//! `bench structures`: a map of a million string keys to small records, from its being
-//! built in one process to a thousand lookups in another.
+//! `portolan bench structures` times a map of a million string keys to small records, from its
+//! building in one process to a thousand look-ups in another.
 //!
 //! ```text
 //! sender:    build | encode | send ....

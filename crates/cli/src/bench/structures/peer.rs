@@ -1,4 +1,4 @@
-//! The process that receives: decodes, looks up, says when it had done what.
+//! Runs the process that receives: it decodes, looks up, and reports when it had done what.
 
 use std::os::fd::OwnedFd;
 

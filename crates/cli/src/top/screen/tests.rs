@@ -1,4 +1,4 @@
-//! The screen as it is drawn at 80x24, and what keys make of it.
+//! Tests the screen as it is drawn at 80x24, and what keys do to it.
 
 use super::*;
 use crate::seen::{Bridge, Channel, Export, Listener, Memory, Reader, Segment};

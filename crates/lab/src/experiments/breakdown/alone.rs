@@ -1,4 +1,4 @@
-//! A process that sends to itself: every segment but the wake, and nothing beside.
+//! Runs a process that sends to itself, which passes every segment but the wake.
 
 use portolan::probes::{self, Point, Points};
 use portolan::{
@@ -6,7 +6,7 @@ use portolan::{
 };
 
 use super::load::Load;
-use super::tally::Tally;
+use super::statistics::Statistics;
 use super::trace::Trace;
 use crate::error::{LabError, Result};
 
@@ -65,16 +65,16 @@ impl Alone {
     }
 
     /// So many rounds with a probe at either end only.
-    pub(super) fn plain(&mut self, rounds: usize, tally: &mut Tally) -> Result<()> {
+    pub(super) fn plain(&mut self, rounds: usize, statistics: &mut Statistics) -> Result<()> {
         probes::turn_on([Point::Empty].into_iter().collect());
         for _ in 0..rounds {
             probes::begin();
             self.round()?;
             probes::pass(Point::Empty);
-            tally.plain(&Trace::of(&probes::collect()));
+            statistics.plain(&Trace::of(&probes::collect()));
         }
         probes::turn_off();
-        tally.end_batch();
+        statistics.end_batch();
         Ok(())
     }
 
@@ -83,16 +83,16 @@ impl Alone {
         &mut self,
         rounds: usize,
         points: Points,
-        tally: &mut Tally,
+        statistics: &mut Statistics,
     ) -> Result<()> {
         probes::turn_on(points);
         for _ in 0..rounds {
             probes::begin();
             self.round()?;
-            tally.round(&Trace::of(&probes::collect()));
+            statistics.round(&Trace::of(&probes::collect()));
         }
         probes::turn_off();
-        tally.end_batch();
+        statistics.end_batch();
         Ok(())
     }
 }

@@ -1,11 +1,11 @@
-//! The tables and plots.
+//! Makes the tables and plots of the breakdown.
 
 use portolan::probes::Letter;
 
 use super::load::{Load, PAGE};
 use super::pair::Kind;
 use super::run::{FEWEST, Findings, MOST, USES};
-use super::tally::{Figures, Part, Segment, Spread, Time};
+use super::statistics::{Figures, Part, Segment, Spread, Time};
 use super::tree::{self, GROUPS, MOVEMENT, TREE};
 use super::verdicts;
 use crate::outcome::{Axis, Cell, Origin, Outcome, Plot, Table};

@@ -1,4 +1,4 @@
-//! What a message carries, and how its receiver touches it.
+//! Says what a message carries, and how its receiver touches it.
 
 use std::hint::black_box;
 

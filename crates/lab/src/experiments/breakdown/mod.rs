@@ -1,4 +1,4 @@
-//! Figures 5, 6 and 7: a message's way, cut into segments.
+//! Figures 5, 6 and 7 cut a message's way into segments.
 //!
 //! | module | what is there |
 //! |---|---|
@@ -6,7 +6,7 @@
 //! | `alone` | a process that sends to itself |
 //! | `pair` | two processes, to and fro |
 //! | `trace` | what one of them passed in a round |
-//! | `tally` | all rounds: means, deviations, the sum against the whole |
+//! | `statistics` | all rounds: means, deviations, the sum against the whole |
 //! | `tree` | the paper's Figure 6, with our segments in its places |
 //! | `run` | all of it, repetition by repetition |
 //! | `figures`, `verdicts` | the tables, plots and verdicts made of that |
@@ -22,7 +22,7 @@ pub(crate) mod pair;
 #[cfg(feature = "probes")]
 mod run;
 #[cfg(feature = "probes")]
-mod tally;
+mod statistics;
 #[cfg(feature = "probes")]
 mod trace;
 #[cfg(feature = "probes")]

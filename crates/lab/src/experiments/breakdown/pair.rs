@@ -1,4 +1,4 @@
-//! Two processes that send a message to and fro, each with its own stop watch.
+//! Runs two processes that send a message to and fro, each with its own stop watch.
 //!
 //! ```text
 //!       begun        notice                         done
@@ -26,7 +26,7 @@ use portolan_sys::ticks;
 use serde::{Deserialize, Serialize};
 
 use super::load::Load;
-use super::tally::Tally;
+use super::statistics::Statistics;
 use super::trace::{Passage, Trace};
 use crate::error::{LabError, Result};
 use crate::experiment::Context;
@@ -207,7 +207,7 @@ impl Pair {
     }
 
     /// So many round trips, at most a batch, with a probe at either end only.
-    pub(super) fn plain(&mut self, rounds: usize, tally: &mut Tally) -> Result<()> {
+    pub(super) fn plain(&mut self, rounds: usize, statistics: &mut Statistics) -> Result<()> {
         let rounds = rounds.min(BATCH);
         self.order(rounds, false)?;
         let deadline = Instant::now() + PATIENCE;
@@ -218,17 +218,17 @@ impl Pair {
             self.end.receive(deadline)?;
             probes::pass(Point::Empty);
             if round >= WARM {
-                tally.plain(&Trace::of(&probes::collect()));
+                statistics.plain(&Trace::of(&probes::collect()));
             }
         }
         probes::turn_off();
-        tally.end_batch();
+        statistics.end_batch();
         let Answer {} = self.peer.expect()?;
         Ok(())
     }
 
     /// So many round trips with all probes on.
-    pub(super) fn probed(&mut self, rounds: usize, tally: &mut Tally) -> Result<()> {
+    pub(super) fn probed(&mut self, rounds: usize, statistics: &mut Statistics) -> Result<()> {
         let mut left = rounds;
         while left > 0 {
             let rounds = left.min(BATCH);
@@ -250,15 +250,15 @@ impl Pair {
                 let (one, other) = (self.traces.read(0, round), self.traces.read(1, round));
                 // The one's message begins with its watch; the answer when the other is done
                 // with what it got.
-                tally.way(self.kind.passage(), one.begun, &one, &other);
-                tally.way(
+                statistics.way(self.kind.passage(), one.begun, &one, &other);
+                statistics.way(
                     self.kind.passage(),
                     other.at(Point::AccessDone),
                     &other,
                     &one,
                 );
             }
-            tally.end_batch();
+            statistics.end_batch();
         }
         Ok(())
     }

@@ -1,5 +1,5 @@
-//! The run: everything in turn, repetition by repetition, so that a slow minute of the
-//! machine falls on all of it.
+//! Runs everything in turn, repetition by repetition, so that a slow minute of the machine falls on
+//! all of it.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use super::alone::Alone;
 use super::figures;
 use super::load::{Load, PAGE};
 use super::pair::{BATCH, Kind, Pair};
-use super::tally::{Figures, Part, Spread, Tally};
+use super::statistics::{Figures, Part, Spread, Statistics};
 use crate::error::Result;
 use crate::experiment::{Context, Need};
 use crate::outcome::Outcome;
@@ -167,10 +167,10 @@ fn measure(context: &Context<'_>, effort: &Effort, awake: bool) -> Result<Findin
         asleep: asleep.finish(tick)?,
         polling: finish(polling)?,
         trusted_polling: finish(trusted_polling)?,
-        guarded: guarded.tally.figures(tick),
-        guarded_most: guarded_most.tally.figures(tick),
-        opened: opened.tally.figures(tick),
-        trusted: trusted.tally.figures(tick),
+        guarded: guarded.statistics.figures(tick),
+        guarded_most: guarded_most.statistics.figures(tick),
+        opened: opened.statistics.figures(tick),
+        trusted: trusted.statistics.figures(tick),
         differences,
         increments: increments.slopes(tick),
         larger,
@@ -180,33 +180,38 @@ fn measure(context: &Context<'_>, effort: &Effort, awake: bool) -> Result<Findin
 /// What rounds are made by.
 trait Rounds {
     /// With a probe at either end only.
-    fn plain(&mut self, rounds: usize, tally: &mut Tally) -> Result<()>;
+    fn plain(&mut self, rounds: usize, statistics: &mut Statistics) -> Result<()>;
     /// With all probes on.
-    fn probed(&mut self, rounds: usize, tally: &mut Tally) -> Result<()>;
+    fn probed(&mut self, rounds: usize, statistics: &mut Statistics) -> Result<()>;
 }
 
 impl Rounds for Pair {
-    fn plain(&mut self, rounds: usize, tally: &mut Tally) -> Result<()> {
-        self.plain(rounds, tally)
+    fn plain(&mut self, rounds: usize, statistics: &mut Statistics) -> Result<()> {
+        self.plain(rounds, statistics)
     }
 
-    fn probed(&mut self, rounds: usize, tally: &mut Tally) -> Result<()> {
-        self.probed(rounds, tally)
+    fn probed(&mut self, rounds: usize, statistics: &mut Statistics) -> Result<()> {
+        self.probed(rounds, statistics)
     }
 }
 
 impl Rounds for Alone {
-    fn plain(&mut self, rounds: usize, tally: &mut Tally) -> Result<()> {
-        self.plain(rounds, tally)
+    fn plain(&mut self, rounds: usize, statistics: &mut Statistics) -> Result<()> {
+        self.plain(rounds, statistics)
     }
 
-    fn probed(&mut self, rounds: usize, tally: &mut Tally) -> Result<()> {
-        self.probed(rounds, Points::ALL, tally)
+    fn probed(&mut self, rounds: usize, statistics: &mut Statistics) -> Result<()> {
+        self.probed(rounds, Points::ALL, statistics)
     }
 }
 
 /// One repetition: rounds with probes, and among them every fifth batch without.
-fn repeat(work: &mut impl Rounds, tally: &mut Tally, rounds: usize, price: f64) -> Result<()> {
+fn repeat(
+    work: &mut impl Rounds,
+    statistics: &mut Statistics,
+    rounds: usize,
+    price: f64,
+) -> Result<()> {
     let mut left = rounds;
     for batch in 0.. {
         let rounds = left.min(BATCH);
@@ -215,18 +220,18 @@ fn repeat(work: &mut impl Rounds, tally: &mut Tally, rounds: usize, price: f64) 
             break;
         }
         if batch % 5 == 0 {
-            work.plain(rounds, tally)?;
+            work.plain(rounds, statistics)?;
         }
-        work.probed(rounds, tally)?;
+        work.probed(rounds, statistics)?;
     }
-    tally.close(price);
+    statistics.close(price);
     Ok(())
 }
 
 /// Two processes and what they passed.
 struct Paired {
     pair: Pair,
-    tally: Tally,
+    statistics: Statistics,
 }
 
 impl Paired {
@@ -234,36 +239,36 @@ impl Paired {
         Ok(Self {
             pair: Pair::start(context, kind, load)?,
             // There and back.
-            tally: Tally::new(2.0),
+            statistics: Statistics::new(2.0),
         })
     }
 
     fn repeat(&mut self, rounds: usize, price: f64) -> Result<()> {
-        repeat(&mut self.pair, &mut self.tally, rounds, price)
+        repeat(&mut self.pair, &mut self.statistics, rounds, price)
     }
 
     fn finish(self, tick: f64) -> Result<Figures> {
         self.pair.finish()?;
-        Ok(self.tally.figures(tick))
+        Ok(self.statistics.figures(tick))
     }
 }
 
 /// One process and what it passed.
 struct Single {
     alone: Alone,
-    tally: Tally,
+    statistics: Statistics,
 }
 
 impl Single {
     fn new(alone: Alone) -> Self {
         Self {
             alone,
-            tally: Tally::new(1.0),
+            statistics: Statistics::new(1.0),
         }
     }
 
     fn repeat(&mut self, rounds: usize, price: f64) -> Result<()> {
-        repeat(&mut self.alone, &mut self.tally, rounds, price)
+        repeat(&mut self.alone, &mut self.statistics, rounds, price)
     }
 }
 
@@ -272,19 +277,19 @@ impl Single {
 /// once, and a probe's price falls out.
 struct Beginnings {
     alone: Alone,
-    /// By point: the tally of a round that has it alone, and its repetitions' means.
-    points: Vec<(Point, Tally)>,
+    /// By point: the statistics of a round that has it alone, and its repetitions' means.
+    points: Vec<(Point, Statistics)>,
     means: Vec<Vec<f64>>,
 }
 
 impl Beginnings {
     fn new(mut alone: Alone) -> Result<Self> {
-        let mut all = Tally::new(1.0);
+        let mut all = Statistics::new(1.0);
         alone.probed(1, Points::ALL, &mut all)?;
         all.close(0.0);
         let passed = all.figures(1.0).segments;
         let points = passed.iter().filter_map(|segment| match segment.part {
-            Part::At(point) => Some((point, Tally::new(1.0))),
+            Part::At(point) => Some((point, Statistics::new(1.0))),
             Part::Passage => None,
         });
         Ok(Self {
@@ -296,12 +301,13 @@ impl Beginnings {
 
     fn repeat(&mut self, rounds: usize, price: f64) -> Result<()> {
         let mut means = Vec::new();
-        for (point, tally) in &mut self.points {
+        for (point, statistics) in &mut self.points {
             let on: Points = [*point].into_iter().collect();
             for done in (0..rounds).step_by(BATCH) {
-                self.alone.probed(BATCH.min(rounds - done), on, tally)?;
+                self.alone
+                    .probed(BATCH.min(rounds - done), on, statistics)?;
             }
-            means.extend(tally.close(price));
+            means.extend(statistics.close(price));
         }
         self.means.push(means);
         Ok(())
@@ -309,7 +315,7 @@ impl Beginnings {
 
     fn differences(&self, tick: f64) -> Vec<(Part, Spread)> {
         let points = self.points.iter().enumerate();
-        let spread = |(at, (point, _)): (usize, &(Point, Tally))| {
+        let spread = |(at, (point, _)): (usize, &(Point, Statistics))| {
             let differences = self.means.iter().map(|means| {
                 let before = if at == 0 { 0.0 } else { means[at - 1] };
                 (means[at] - before) * tick
@@ -349,18 +355,18 @@ impl Increments {
         let piece = rounds.min(500);
         for _ in 0..rounds.div_ceil(piece) {
             for single in self.runs.iter_mut().flatten() {
-                single.alone.plain(piece, &mut single.tally)?;
+                single.alone.plain(piece, &mut single.statistics)?;
             }
         }
         for single in self.runs.iter_mut().flatten() {
-            single.tally.close(price);
+            single.statistics.close(price);
         }
         Ok(())
     }
 
     fn slopes(&self, tick: f64) -> Vec<Spread> {
         let slopes = self.runs.iter().map(|[few, many]| {
-            let differences = many.tally.plains().zip(few.tally.plains());
+            let differences = many.statistics.plains().zip(few.statistics.plains());
             let slopes = differences.map(|(m, f)| (m - f) / (MOST - FEWEST) as f64 * tick);
             Spread::of(&slopes.collect::<Vec<_>>())
         });

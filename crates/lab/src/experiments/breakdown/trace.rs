@@ -1,4 +1,5 @@
-//! What one process passed in a round, and how a message gets to the other process.
+//! Holds the points that one process passed in a round, and says how a message gets to the other
+//! process.
 
 use portolan::probes::{Collected, Point};
 

@@ -1,8 +1,8 @@
-//! The paper's Figures 6 and 7, with our segments in their places.
+//! Draws the paper's Figures 6 and 7, with our segments in their places.
 
 use portolan::probes::Point::{self, *};
 
-use super::tally::Part;
+use super::statistics::Part;
 
 /// What a part of the work is for: Figure 7.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! What the breakdown says about the paper's claims.
+//! Judges the paper's claims by the breakdown.
 
 use portolan::probes::Letter;
 
@@ -7,7 +7,7 @@ use super::figures::{
 };
 use super::pair::Kind;
 use super::run::Findings;
-use super::tally::Part;
+use super::statistics::Part;
 use crate::outcome::{Answer, Cell, Verdict};
 use crate::unit::Unit;
 

@@ -1,5 +1,5 @@
-//! The links of a chain, whatever carries the blocks: how each process of it asks the
-//! next, and answers the one before.
+//! Links the processes of a chain: each asks the next, and answers the one before, in several ways
+//! of carrying blocks.
 //!
 //! ```text
 //! client ── ask ──> forwarder ── ask ──> ... ── ask ──> file server

@@ -1,4 +1,4 @@
-//! A file request through several processes: the paper's reason to care.
+//! Passes a file request through several processes, which is the paper's reason to care.
 
 mod links;
 mod processes;

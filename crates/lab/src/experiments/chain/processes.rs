@@ -1,4 +1,4 @@
-//! The processes of one chain: started together, asked again and again, let go together.
+//! Starts the processes of one chain together, asks them again and again, and ends them together.
 
 use std::fs::File;
 use std::io;

@@ -1,5 +1,5 @@
-//! What others notice of our messages: a neighbour that needs the memory, and the
-//! sender's own threads.
+//! Measures what others notice of our messages: a neighbour that needs the memory, and the sender's
+//! own threads.
 
 mod reader;
 mod siblings;

@@ -1,5 +1,5 @@
-//! The neighbour: a process that reads memory all the time, faster than any cache is
-//! large, and says how much it got.
+//! Runs the neighbour: a process that reads memory all the time, more than any cache holds, and
+//! says how much it read.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -29,8 +29,8 @@ struct Order {
     nanos: u64,
 }
 
-/// Ready, or so many bytes in so much processor time: whoever else wants its processor
-/// does not count.
+/// Ready, or so many bytes in so much processor time, in which other users of the processor do not
+/// count.
 #[derive(Debug, Serialize, Deserialize)]
 struct Answer {
     bytes: u64,

@@ -1,5 +1,5 @@
-//! Busy threads beside the one that sends: ending access to a page then means telling
-//! the processors that they run on.
+//! Runs busy threads beside the one that sends: ending access to a page then interrupts the
+//! processors that they run on.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};

@@ -1,4 +1,4 @@
-//! Tables 2 and 4: where the time of a call goes, and what other systems take.
+//! Tables 2 and 4 show where the time of a call goes, and what other systems take.
 
 mod parts;
 mod software;
@@ -334,7 +334,7 @@ fn instructions(counted: &OfCalls) -> Table {
     let both = [client[0] + server[0], client[1] + server[1]];
     table.row("both", both.map(Cell::here));
     table.note(format!(
-        "Counted {}. Whoever waits looks once or twice in that time, and what the server does \
+        "Counted {}. The waiting side looks once or twice in that time, and what the server does \
          after its answer is out is not in it.",
         portolan_measure::stepped::WHAT
     ))

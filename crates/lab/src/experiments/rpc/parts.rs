@@ -1,4 +1,4 @@
-//! What a call does for each message, part by part, in one process and in cache.
+//! Measures each part of a call, message by message, in one process and in cache.
 
 use std::hint::black_box;
 use std::time::Duration;

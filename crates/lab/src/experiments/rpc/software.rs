@@ -1,4 +1,5 @@
-//! A call of 32 bytes in software only: a locked queue, a system call and an upcall each way.
+//! Makes a call of 32 bytes in software only: by a locked queue, a system call and an upcall each
+//! way.
 //!
 //! The paper holds its calls against the same library over such a queue. Ours stand beside
 //! the queue alone, with no transport on it, so what is said of software is its best case.

@@ -1,4 +1,4 @@
-//! Tables, plots and verdicts of the model.
+//! Makes the tables, plots and verdicts of the model.
 
 use super::model::{Distance, LONG_HOP, OPTIMISATIONS, PAPER, Parameters, Support};
 use super::paper;

@@ -1,4 +1,4 @@
-//! The model's parameters, measured on this machine.
+//! Measures the model's parameters on this machine.
 
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};

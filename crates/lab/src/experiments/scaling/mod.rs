@@ -1,4 +1,4 @@
-//! Figures 6 to 8: the paper's cost model, with its parameters and with this machine's.
+//! Figures 6 to 8 compute the paper's cost model, with its parameters and with this machine's.
 
 mod figures;
 mod here;

@@ -1,4 +1,4 @@
-//! The cost model of Figures 6 to 8: what one message costs, step by step.
+//! Computes what one message costs, step by step, in the cost model of Figures 6 to 8.
 //!
 //! The message is a cache line. What every configuration has in common, and what each
 //! optimisation puts in the place of what:

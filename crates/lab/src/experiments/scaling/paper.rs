@@ -1,4 +1,5 @@
-//! What the paper prints about its simulation, and what the model is checked against.
+//! States the figures that the paper prints about its simulation, against which the model is
+//! checked.
 
 /// Shares of the speed-up of signals, consistency and signal on write, through a shared L2.
 pub(super) const SHARES_NEAR: [f64; 3] = [0.79, 0.06, 0.15];

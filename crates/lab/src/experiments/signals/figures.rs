@@ -1,4 +1,4 @@
-//! Tables, verdicts and the plot.
+//! Makes the tables, verdicts and the plot of signals.
 
 use super::parts::{PARTS, Part, Parts};
 use super::{

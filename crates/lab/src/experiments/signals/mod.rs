@@ -1,4 +1,4 @@
-//! Table 1 and Figure 5: how another thread is told, by component; how many lines a message
+//! Table 1 and Figure 5 measure how another thread is told, by component; how many lines a message
 //! moves; and polling with many clients.
 
 mod figures;
@@ -94,7 +94,7 @@ fn rows() -> Result<Vec<Row>> {
         row(RING, ways::ring(), None),
         row(STAMPED, ways::stamped(), None),
         row(CHANNEL, ways::channel()?, None),
-        // Whoever is interrupted does not sleep: no pause, but a sender that is timed.
+        // An interrupted thread does not sleep: no pause, but a sender that is timed.
         row(SOFTWARE, ways::software()?, Some(Duration::ZERO)),
         row(DOORBELL, signals(Delivery::DOORBELL, 1)?, Some(ASLEEP)),
         row(UPCALL, ways::upcalls()?, Some(Duration::ZERO)),

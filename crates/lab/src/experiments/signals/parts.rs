@@ -1,4 +1,4 @@
-//! The components of Table 1, measured alone.
+//! Measures the components of Table 1 alone.
 
 use std::time::Duration;
 

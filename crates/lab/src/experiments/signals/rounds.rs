@@ -1,4 +1,5 @@
-//! Two threads on two processors: there in one of several ways, and back by a cache line.
+//! Runs two threads on two processors: a message goes there in one of several ways, and back by a
+//! cache line.
 //!
 //! ```text
 //! driver:   send(n) ......................... sees n in the line

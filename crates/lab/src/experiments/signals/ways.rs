@@ -1,4 +1,4 @@
-//! The ways in which a message of 32 bytes gets to another thread.
+//! Sends a message of 32 bytes to another thread, in each of several ways.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,4 +1,4 @@
-//! Tables and verdicts: the paper's figures, and ours beside them.
+//! Makes tables and verdicts: the paper's figures, and ours beside them.
 
 use super::{
     AUTOMATIC, Below, DELIBERATE, Found, KERNEL, MEDIATED, ONE_COPY, Overlap, PIPE, SOCKET, Slices,

@@ -1,5 +1,6 @@
-//! Tables 1 and 2 of paper 001: how long a word takes to memory that another process exports,
-//! what bulk goes there, and what sender and receiver spend on it, beside the kernel's ways.
+//! Tables 1 and 2 of paper 001 measure how long a word takes to memory that another process
+//! exports, how much bulk goes there, and what sender and receiver spend on it, beside the kernel's
+//! ways.
 //!
 //! `figures` makes tables and verdicts of what is measured here.
 

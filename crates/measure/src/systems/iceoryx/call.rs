@@ -1,4 +1,4 @@
-//! Requests and responses of iceoryx2; for blocking an event each way, too.
+//! Measures requests and responses of iceoryx2; for blocking an event each way, too.
 //!
 //! The bytes are copied into the loaned request, and read where they lie. There is no
 //! checksum.

@@ -1,4 +1,4 @@
-//! What an operation takes beside time: instructions and system calls of whoever does it.
+//! Counts the instructions and system calls of the process that does an operation.
 //!
 //! A further process does the operation with an exporter of its own, and is stepped through.
 

@@ -1,5 +1,5 @@
-//! The process that exports memory, and then does nothing: what is timed is done by another.
-//! In rows of notifications it takes them.
+//! Runs the process that exports memory, and then does nothing: another process does the timed
+//! operations. In rows of notifications it takes them.
 
 use std::os::fd::OwnedFd;
 
@@ -22,7 +22,7 @@ pub(crate) struct Exporter {
     /// Taken when we are asked to.
     notifications: Option<Notifications>,
     _export: Export,
-    /// Where it is, for whoever writes it past the library.
+    /// Where it is, for competitors that write it past the library.
     address: usize,
     /// Last: it is left after all that belongs to it.
     domain: Domain,

@@ -1,4 +1,4 @@
-//! What is put around the part of an operation that a row is about.
+//! Meters the part of an operation that a row is about.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ const STORES: usize = 64;
 pub(super) enum Meter {
     /// Its time.
     Clock,
-    /// Between two marks, for whoever steps through this process.
+    /// Between two marks, for the process that steps through this one.
     Marks,
 }
 

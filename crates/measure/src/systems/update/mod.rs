@@ -1,5 +1,5 @@
-//! Exported memory: words there and back, and operations of one side on what the other
-//! exports.
+//! Measures exported memory: words there and back, and operations of one side on the other's
+//! export.
 //!
 //! | file | holds |
 //! |---|---|

@@ -1,5 +1,5 @@
-//! A row of operations: one process does them, and times the part that the row is about; what
-//! they are done to is exported by another, which is parked meanwhile.
+//! Measures a row of operations: one process does them, and times the part that the row is about;
+//! another, parked meanwhile, exports the memory.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! What another process's threads do, read without their doing anything.
+//! Reads what another process's threads spend, without their help.
 
 use std::fs;
 use std::io;

@@ -1,4 +1,4 @@
-//! A stream of units by update, which the receiver reads where they land.
+//! Sends a stream of units by update, which the receiver reads where they land.
 //!
 //! ```text
 //! receiver exports: | unit | unit | ... |  number | number | ...    a number behind its unit

@@ -1,5 +1,5 @@
-//! A word each way: stored into what the other side exports, and looked for in our own; or
-//! notified of there.
+//! Measures a word each way: each side stores into the other's export, and looks for the word in
+//! its own, or is notified of it.
 
 use std::os::fd::OwnedFd;
 

@@ -1,4 +1,4 @@
-//! The operations.
+//! Does the operations of the rows about exported memory.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};

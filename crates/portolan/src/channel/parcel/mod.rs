@@ -1,4 +1,4 @@
-//! Large payloads: extents that go beside a channel's messages, by move or shared.
+//! Parcels carry large payloads: extents that go beside a channel's messages, by move or shared.
 //!
 //! ```text
 //! writer:  room in the ring --> parcel to each reader's inbox --> note committed
@@ -6,9 +6,9 @@
 //! ```
 //!
 //! A parcel does not lie in the ring. It goes to a port of the reader's, and then the
-//! note that announces it is committed. So at every instant a parcel is somebody's by
-//! the rules that hold for all extents and rights, whoever dies: what was sent and never
-//! announced is dropped by its reader, and a dead reader's port is drained by the host.
+//! note that announces it is committed. So at every instant a parcel has an owner by the rules
+//! that hold for all extents and rights, whichever process dies: a reader drops parcels that were
+//! sent and never announced, and the host empties a dead reader's port.
 //!
 //! Readers register at the writer's *registry*, a port with a name made of the channel's. A parcel
 //! of any size costs one message by port for each reader.
@@ -25,7 +25,7 @@
 //!   a reader that lagged and was dropped; the reader closes its inbox when it learns that.
 //! - **P4** Nothing with a parcel is announced while a reader that the writer waits for is
 //!   not known to it, by its entry.
-//! - **P5** A writer that has opened a registry, or made room at one that was full, rings the
+//! - **P5** A writer that has opened a registry, or made room at one that was full, wakes the
 //!   channel's readers. A reader without a registry marks itself as asleep, and then looks for one.
 //!   So it need not block on that: it is woken as for a message.
 
@@ -115,7 +115,7 @@ fn registry_name(channel: &Channel) -> String {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Stamp {
     /// How many writers of the channel had left before this one came.
-    epoch: u32,
+    writers: u32,
     /// Counts this one's notes; those that failed too.
     number: u64,
 }
@@ -126,7 +126,7 @@ impl Stamp {
     fn pack(self, has_parcel: bool) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         bytes[..8].copy_from_slice(&self.number.to_le_bytes());
-        bytes[8..12].copy_from_slice(&self.epoch.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.writers.to_le_bytes());
         bytes[12] = u8::from(has_parcel);
         bytes
     }
@@ -134,10 +134,10 @@ impl Stamp {
     /// The stamp in front of some bytes, whether a parcel comes with it, and the rest.
     fn split(bytes: &[u8]) -> Option<(Self, bool, &[u8])> {
         let (number, rest) = bytes.split_first_chunk()?;
-        let (epoch, rest) = rest.split_first_chunk()?;
+        let (writers, rest) = rest.split_first_chunk()?;
         let (flags, rest) = rest.split_first_chunk::<4>()?;
         let stamp = Self {
-            epoch: u32::from_le_bytes(*epoch),
+            writers: u32::from_le_bytes(*writers),
             number: u64::from_le_bytes(*number),
         };
         Some((stamp, flags[0] != 0, rest))

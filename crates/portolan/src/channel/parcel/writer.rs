@@ -1,4 +1,4 @@
-//! Sending parcels, to readers that the writer knows.
+//! A writer sends parcels to the readers that are registered with it.
 
 use super::super::{Channel, ChannelError, Writer};
 use super::{Parcel, ParcelError, Stamp, registry_name};
@@ -86,12 +86,12 @@ impl Channel {
         let registry = crate::port::bind_port(self.member(), &registry)?;
         // P5.
         writer.ring_readers();
-        let epoch = writer.writers_before();
+        let writers = writer.writers_before();
         Ok(ParcelWriter {
             registry,
             writer,
             readers: Vec::new(),
-            stamp: Stamp { epoch, number: 0 },
+            stamp: Stamp { writers, number: 0 },
         })
     }
 }
@@ -158,7 +158,7 @@ impl ParcelWriter {
         self.readers.len()
     }
 
-    /// Sees to it that whoever must get this parcel is known (P4).
+    /// Waits until every reader that must get this parcel is known (P4).
     fn meet(&mut self, parcel: &Parcel, deadline: Deadline) -> Result<(), ParcelError> {
         loop {
             self.enrol();

@@ -1,4 +1,4 @@
-//! Why nothing was read.
+//! Errors say why a reader has read nothing.
 
 use super::super::Garbled;
 use crate::Disowned;

@@ -1,4 +1,4 @@
-//! Reading.
+//! A reader receives a channel's messages at its own pace.
 //!
 //! | file | holds |
 //! |---|---|

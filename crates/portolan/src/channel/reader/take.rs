@@ -1,4 +1,4 @@
-//! Copying what is there, unit by unit.
+//! A reader copies a message out of the ring, unit by unit.
 
 use super::super::wake_writer;
 use super::{Missed, ReadError, Reader};

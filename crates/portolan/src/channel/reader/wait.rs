@@ -1,4 +1,4 @@
-//! Waiting for what is to be read, by hand or in a wait set.
+//! A reader waits for the next message, by itself or in a wait set.
 
 use super::super::wake_writer;
 use super::{ReadError, Reader, Took};
@@ -102,7 +102,7 @@ impl Reader {
             return Ok(());
         };
         self.check_interrupted()?;
-        // It rings after it has left, so a change of the bell tells of what this misses.
+        // It changes the doorbell after it has left, so a change tells of what this look misses.
         if self.nothing()? == Took::Nothing {
             mark!("channel.before_sleep");
             let doorbell = &self.ring.channel().head().sleep.doorbell;

@@ -1,4 +1,5 @@
-//! Topics: publish and subscribe, typed, over message-consistent channels.
+//! A topic connects publishers and subscribers by a name and a type, over message-consistent
+//! channels.
 //!
 //! ```text
 //! topic "position"                      segments
@@ -7,10 +8,10 @@
 //! newcomers announce themselves on      position#    of many writers
 //! ```
 //!
-//! A publisher writes each sample once, whoever subscribes, and never waits. A subscriber
+//! A publisher writes each sample once for all subscribers, and never waits. A subscriber
 //! sleeps in a wait set over all of these channels, or in another set that it was added to. A
 //! sample takes one unit of its publisher's channel: its bytes, if they are few, or a
-//! *sample reference* to the block where they lie.
+//! *sample reference* to the buffer where they lie.
 //!
 //! | file | holds |
 //! |---|---|

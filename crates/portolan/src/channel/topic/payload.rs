@@ -1,4 +1,4 @@
-//! What a topic's samples are made of.
+//! Says which types a topic's samples can have.
 
 use super::plain::{Held, NotHeld, Plain};
 use super::store::{Form, structure_of};
@@ -90,7 +90,7 @@ pub(super) mod sealed {
         const SIZE: Option<usize>;
         /// Where a sample may lie.
         const ALIGN: usize;
-        /// Bytes that a sample's reference has at the most, if it lies in several blocks.
+        /// Bytes that a sample's reference has at the most, if it lies in several buffers.
         const REFERENCE: usize = 0;
 
         /// What tells the type from another.

@@ -1,14 +1,14 @@
-//! Values in memory that others read: what is shared of them, and the one file of topics where
-//! bytes become values.
+//! Turns values into bytes that others read, and bytes into values. This is the one file of topics
+//! that does the latter.
 //!
 //! Its promises: bytes become a value only after they were looked at, in memory that nobody
-//! writes any more (a copy of the reader's own, or a block whose sample was told of, B1) or
+//! writes any more (a copy of the reader's own, or a buffer whose sample was told of, B1) or
 //! that one loan alone has; and of a value no byte is shared that its program never wrote.
 #![allow(unsafe_code)]
 
 use super::payload::sealed::Flat;
 use super::sample::{Bytes, COPY_ALIGN};
-use super::store::Block;
+use super::store::Buffer;
 use crate::SharedExtent;
 use crate::schema::{Hash, Schema};
 use std::marker::PhantomData;
@@ -284,7 +284,7 @@ impl<T: Flat + ?Sized> Held<T> {
         // SAFETY:
         // - live, in bounds: as many values as there are bytes for; aligned, initialised, values
         //   of this type: `check` looked, and nobody writes them;
-        // - unchanged while borrowed: our own copy, or a block that was told of (B1).
+        // - unchanged while borrowed: our own copy, or a buffer that was told of (B1).
         T::of(unsafe { std::slice::from_raw_parts(first, count) })
     }
 }
@@ -325,21 +325,21 @@ pub(super) enum Room {
     /// To be copied from.
     Stage(Vec<u128>),
     /// Where it is read.
-    Block(Block),
+    Buffer(Buffer),
 }
 
 impl Room {
     pub(super) fn bytes(&self) -> &[u8] {
         match self {
             Self::Stage(words) => bytemuck::cast_slice(words),
-            Self::Block(block) => block.bytes(),
+            Self::Buffer(buffer) => buffer.bytes(),
         }
     }
 
     fn bytes_mut(&mut self) -> &mut [u8] {
         match self {
             Self::Stage(words) => bytemuck::cast_slice_mut(words),
-            Self::Block(block) => block.bytes_mut(),
+            Self::Buffer(buffer) => buffer.bytes_mut(),
         }
     }
 }

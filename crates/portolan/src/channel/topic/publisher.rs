@@ -1,10 +1,10 @@
-//! Publishing.
+//! A publisher writes samples, each once for all subscribers.
 
 use super::payload::Payload;
 use super::payload::sealed::Flat;
 use super::plain::{Draft, Plain, Room, copy, whole};
 use super::sample::COPY_ALIGN;
-use super::store::{Block, Form, Store, TAG};
+use super::store::{Buffer, Form, Store, TAG};
 use super::{PublishError, TopicOptions};
 use crate::channel::{Channel, Writer};
 use crate::space::record::{About, Begun};
@@ -24,7 +24,7 @@ pub struct Publisher<T: ?Sized> {
     /// Bytes of memory that a structure begins with.
     pub(super) usual: usize,
     channel: Channel,
-    /// Keeps it, for whoever comes.
+    /// Keeps the rendezvous channel alive for publishers and subscribers to come.
     _rendezvous: Channel,
     id: u8,
     of: PhantomData<fn(&T)>,
@@ -71,9 +71,9 @@ impl<T: Flat + ?Sized> Publisher<T> {
         let values = sample.values();
         let len = size_of_val(values);
         if !self.copies(len) {
-            let mut block = self.block(len)?;
-            copy(values, &mut block.bytes_mut()[..len]);
-            return self.tell(block, len);
+            let mut buffer = self.buffer(len)?;
+            copy(values, &mut buffer.bytes_mut()[..len]);
+            return self.tell(buffer, len);
         }
         let bytes = match whole(values) {
             Some(bytes) => bytes,
@@ -90,7 +90,7 @@ impl<T: Flat + ?Sized> Publisher<T> {
     /// Publishes what was filled in place, or copies it.
     fn publish_room(&mut self, room: Room, len: usize) -> Result<u64, PublishError> {
         match room {
-            Room::Block(block) => self.tell(block, len),
+            Room::Buffer(buffer) => self.tell(buffer, len),
             room @ Room::Stage(_) => {
                 let parts = self.form.parts(&room.bytes()[..len]);
                 let written = self.writer.write_parts(&parts, Deadline::NOW);
@@ -105,7 +105,7 @@ impl<T: Flat + ?Sized> Publisher<T> {
         let room = if self.copies(len) {
             Room::Stage(std::mem::take(&mut self.stage))
         } else {
-            Room::Block(self.block(len)?)
+            Room::Buffer(self.buffer(len)?)
         };
         Ok(Loan {
             draft: Some(Draft::new(room, len)),
@@ -124,13 +124,13 @@ impl<T: Flat + ?Sized> Publisher<T> {
         }
     }
 
-    fn block(&mut self, len: usize) -> Result<Block, PublishError> {
-        Ok(self.store.block(self.writer.position(), len)?)
+    fn buffer(&mut self, len: usize) -> Result<Buffer, PublishError> {
+        Ok(self.store.buffer(self.writer.position(), len)?)
     }
 
-    fn tell(&mut self, block: Block, len: usize) -> Result<u64, PublishError> {
-        // Kept first, so that a subscriber that reads the reference finds the block.
-        let reference = self.store.keep(block, self.writer.position(), len);
+    fn tell(&mut self, buffer: Buffer, len: usize) -> Result<u64, PublishError> {
+        // Kept first, so that a subscriber that reads the reference finds the buffer.
+        let reference = self.store.keep(buffer, self.writer.position(), len);
         Ok(self.writer.write(&reference.pack(), Deadline::NOW)?)
     }
 
@@ -138,7 +138,7 @@ impl<T: Flat + ?Sized> Publisher<T> {
     fn give_back(&mut self, room: Room) {
         match room {
             Room::Stage(stage) => self.stage = stage,
-            Room::Block(block) => self.store.give_back(block),
+            Room::Buffer(buffer) => self.store.give_back(buffer),
         }
     }
 }
@@ -171,7 +171,7 @@ impl<T: ?Sized> Publisher<T> {
         self.id
     }
 
-    /// How many blocks of memory it has: those of its last long samples, and what it keeps for
+    /// How many buffers of memory it has: those of its last long samples, and what it keeps for
     /// later ones.
     ///
     /// ```
@@ -181,13 +181,13 @@ impl<T: ?Sized> Publisher<T> {
     /// let domain = Domain::private()?;
     /// let mut publisher = domain.publisher::<[u8]>("pictures", TopicOptions::default())?;
     /// publisher.publish(b"a small one")?;
-    /// assert_eq!(publisher.blocks(), 0);
+    /// assert_eq!(publisher.buffers(), 0);
     /// publisher.publish(&[7; 10_000])?;
-    /// assert_eq!(publisher.blocks(), 1);
+    /// assert_eq!(publisher.buffers(), 1);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn blocks(&self) -> usize {
-        self.store.blocks()
+    pub fn buffers(&self) -> usize {
+        self.store.buffers()
     }
 
     /// The channel that it writes to.
@@ -271,7 +271,7 @@ impl<T: Payload + ?Sized> Drop for Loan<'_, T> {
     fn drop(&mut self) {
         match self.draft.take().map(Draft::give_up) {
             Some(Room::Stage(stage)) => self.publisher.stage = stage,
-            Some(Room::Block(block)) => self.publisher.store.give_back(block),
+            Some(Room::Buffer(buffer)) => self.publisher.store.give_back(buffer),
             None => {}
         }
     }

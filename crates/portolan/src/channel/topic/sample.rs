@@ -1,4 +1,4 @@
-//! What a subscriber gets.
+//! A sample gives a subscriber access to one published value.
 
 use super::payload::sealed::Flat;
 use super::plain::Held;

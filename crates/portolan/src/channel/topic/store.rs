@@ -1,13 +1,13 @@
-//! A publisher's store keeps long samples in blocks, which all subscribers read in place.
+//! A publisher's store keeps long samples in buffers, which all subscribers read in place.
 //!
 //! ```text
-//! publisher: block, no other rights --fill--> sample reference in the ring
+//! publisher: buffer, no other rights --fill--> sample reference in the ring
 //!              ^                                |  readers take rights by the reference
 //!              |                                v
 //!              +--reissue-- no other rights <-- kept: the last few samples
 //! ```
 //!
-//! A block is a segment that is only read. Its publisher keeps a right on those of its last
+//! A buffer is a segment that is only read. Its publisher keeps a right on those of its last
 //! samples. A subscriber that reads a sample reference makes itself a right out of the segment's
 //! name, as a process does that finds a segment by name. So a sample costs its publisher the same
 //! for any number of subscribers. The memory is freed with the last right on it, also if the
@@ -15,13 +15,13 @@
 //!
 //! # Invariants
 //!
-//! - **B1** Only the publisher writes a block, while no other process has a right on it or knows
+//! - **B1** Only the publisher writes a buffer, while no other process has a right on it or knows
 //!   its name. Reissuing gives it a new name, and fails if another process has a right, or makes
 //!   one meanwhile (`port::shared_entries`). A structure is written in extents of the publisher,
-//!   which become blocks when it is published.
-//! - **B2** Rights on blocks are handles of samples, and travel in no message: so counting
+//!   which become buffers when it is published.
+//! - **B2** Rights on buffers are handles of samples, and travel in no message: so counting
 //!   all spaces' rows is counting all of them.
-//! - **B3** Of the last `history` samples, those in blocks have a right of their publisher's.
+//! - **B3** Of the last `history` samples, those in buffers have a right of their publisher's.
 
 use super::sample::Bytes;
 use crate::port::BindError;
@@ -35,13 +35,13 @@ use portolan_arena::header::MAX_PARTS;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Blocks that a publisher keeps for later samples, or until readers have let go of them.
+/// Buffers that a publisher keeps for later samples, or until readers have let go of them.
 const SPARE: usize = 4;
 
 /// The first bytes of a sample that states its own length: copied, or a sample reference.
 const HERE: [u8; TAG] = [0; TAG];
 const THERE: [u8; TAG] = [1, 0, 0, 0, 0, 0, 0, 0];
-/// Before the names of a structure's blocks.
+/// Before the names of a structure's buffers.
 const ARENA: [u8; TAG] = [2, 0, 0, 0, 0, 0, 0, 0];
 /// Bytes of such a name.
 const NAME: usize = 8;
@@ -86,7 +86,7 @@ impl Form {
 /// Where a sample lies. Nothing of it is believed.
 #[derive(Clone, Copy)]
 pub(super) struct SampleReference {
-    block: PortName,
+    buffer: PortName,
     len: usize,
 }
 
@@ -98,8 +98,8 @@ impl SampleReference {
         let mut bytes = [0; Self::BYTES];
         bytes[..TAG].copy_from_slice(&THERE);
         bytes[8..16].copy_from_slice(&self.len.to_le_bytes());
-        bytes[16..20].copy_from_slice(&self.block.generation.to_le_bytes());
-        bytes[20..22].copy_from_slice(&self.block.index.to_le_bytes());
+        bytes[16..20].copy_from_slice(&self.buffer.generation.to_le_bytes());
+        bytes[20..22].copy_from_slice(&self.buffer.index.to_le_bytes());
         bytes
     }
 
@@ -107,17 +107,17 @@ impl SampleReference {
         let (len, rest) = bytes.split_first_chunk()?;
         let (generation, rest) = rest.split_first_chunk()?;
         let (index, _) = rest.split_first_chunk()?;
-        let block = PortName {
+        let buffer = PortName {
             index: u16::from_le_bytes(*index),
             generation: u32::from_le_bytes(*generation),
         };
         let len = usize::from_le_bytes(*len);
-        Some(Self { block, len })
+        Some(Self { buffer, len })
     }
 
-    /// Our own right on the block; `None` if it is used for a later sample, or gone.
+    /// Our own right on the buffer; `None` if it is used for a later sample, or gone.
     fn take(self, member: &Arc<Member>) -> Option<Bytes> {
-        let right = shared_entries::join_told(member, self.block)?;
+        let right = shared_entries::join_told(member, self.buffer)?;
         let (segment, frozen) = Segment::taken(right)?;
         if !frozen || self.len > segment.len() {
             return None;
@@ -126,11 +126,11 @@ impl SampleReference {
     }
 }
 
-/// What is written for a structure that lies in these blocks, in their order.
-fn names_of(blocks: &[Segment]) -> Vec<u8> {
+/// What is written for a structure that lies in these buffers, in their order.
+fn names_of(buffers: &[Segment]) -> Vec<u8> {
     let mut reference = ARENA.to_vec();
-    for block in blocks {
-        let PortName { index, generation } = block.right().to.port;
+    for buffer in buffers {
+        let PortName { index, generation } = buffer.right().to.port;
         reference.extend(generation.to_le_bytes());
         reference.extend(index.to_le_bytes());
         reference.extend([0; 2]);
@@ -138,7 +138,7 @@ fn names_of(blocks: &[Segment]) -> Vec<u8> {
     reference
 }
 
-/// Our own rights on the blocks of the structure that a message tells of; `None` if one of them
+/// Our own rights on the buffers of the structure that a message tells of; `None` if one of them
 /// is gone, or it tells of none. Nothing of it is believed.
 pub(super) fn structure_of(message: &[u8], member: &Arc<Member>) -> Option<Vec<SharedExtent>> {
     let (tag, names) = message.split_first_chunk::<TAG>()?;
@@ -146,7 +146,7 @@ pub(super) fn structure_of(message: &[u8], member: &Arc<Member>) -> Option<Vec<S
     if *tag != ARENA || !rest.is_empty() || !(1..=MAX_PARTS).contains(&names.len()) {
         return None;
     }
-    let block = |name: &[u8; NAME]| {
+    let buffer = |name: &[u8; NAME]| {
         let [a, b, c, d, low, high, ..] = *name;
         let port = PortName {
             index: u16::from_le_bytes([low, high]),
@@ -155,15 +155,15 @@ pub(super) fn structure_of(message: &[u8], member: &Arc<Member>) -> Option<Vec<S
         let (segment, frozen) = Segment::taken(shared_entries::join_told(member, port)?)?;
         frozen.then(|| SharedExtent::of(segment))
     };
-    names.iter().map(block).collect()
+    names.iter().map(buffer).collect()
 }
 
-/// A block that nobody else has a right on (B1).
-pub(super) struct Block {
+/// A buffer that nobody else has a right on (B1).
+pub(super) struct Buffer {
     segment: Segment,
 }
 
-impl Block {
+impl Buffer {
     fn make(domain: &Domain, len: usize) -> Result<Self, BindError> {
         // All of it, so that it serves samples of other lengths too.
         let extent = domain.allocate(Size::for_bytes(len).bytes())?;
@@ -184,7 +184,7 @@ impl Block {
     }
 }
 
-/// A publisher's blocks.
+/// A publisher's buffers.
 pub(super) struct Store {
     domain: Domain,
     history: u64,
@@ -209,43 +209,43 @@ impl Store {
     }
 
     /// How many there are.
-    pub(super) fn blocks(&self) -> usize {
+    pub(super) fn buffers(&self) -> usize {
         self.told.len() + self.spare.len()
     }
 
-    /// A block for the sample at `position`, of `len` bytes at least.
-    pub(super) fn block(&mut self, position: u64, len: usize) -> Result<Block, BindError> {
+    /// A buffer for the sample at `position`, of `len` bytes at least.
+    pub(super) fn buffer(&mut self, position: u64, len: usize) -> Result<Buffer, BindError> {
         self.retire(position);
         for index in 0..self.spare.len() {
             if self.spare[index].len() < len || !self.spare[index].reissue() {
                 continue;
             }
             if let Some(segment) = self.spare.remove(index) {
-                return Ok(Block { segment });
+                return Ok(Buffer { segment });
             }
         }
-        match Block::make(&self.domain, len) {
+        match Buffer::make(&self.domain, len) {
             Err(BindError::Allocate(AllocateError::OutOfPages { .. })) => {
                 // Ours may be what is missing.
                 self.spare.clear();
-                Block::make(&self.domain, len)
+                Buffer::make(&self.domain, len)
             }
             made => made,
         }
     }
 
     /// Keeps what was filled for the sample at `position`, and says where it lies.
-    pub(super) fn keep(&mut self, block: Block, position: u64, len: usize) -> SampleReference {
-        let Block { segment } = block;
-        let block = segment.right().to.port;
+    pub(super) fn keep(&mut self, buffer: Buffer, position: u64, len: usize) -> SampleReference {
+        let Buffer { segment } = buffer;
+        let buffer = segment.right().to.port;
         self.told.push_back((position, segment));
-        SampleReference { block, len }
+        SampleReference { buffer, len }
     }
 
-    /// Keeps the blocks of a structure that is the sample at `position`, and says where they lie.
-    pub(super) fn keep_all(&mut self, blocks: Vec<Segment>, position: u64) -> Vec<u8> {
-        let reference = names_of(&blocks);
-        let told = blocks.into_iter().map(|block| (position, block));
+    /// Keeps the buffers of a structure that is the sample at `position`, and says where they lie.
+    pub(super) fn keep_all(&mut self, buffers: Vec<Segment>, position: u64) -> Vec<u8> {
+        let reference = names_of(&buffers);
+        let told = buffers.into_iter().map(|buffer| (position, buffer));
         self.told.extend(told);
         reference
     }
@@ -257,9 +257,9 @@ impl Store {
         self.spare.clear();
     }
 
-    /// Takes back a block that was not told of.
-    pub(super) fn give_back(&mut self, block: Block) {
-        self.put_by(block.segment);
+    /// Takes back a buffer that was not told of.
+    pub(super) fn give_back(&mut self, buffer: Buffer) {
+        self.put_by(buffer.segment);
     }
 
     /// Lets go of samples that are no longer among the last ones before `position` (B3).

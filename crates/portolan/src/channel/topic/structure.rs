@@ -1,7 +1,7 @@
-//! Publishing structures: built in extents, which become blocks that their readers read.
+//! A publisher builds structures in extents, which become buffers that subscribers read in place.
 //!
 //! ```text
-//! loan: an arena in extents of its own --share each--> blocks --names--> reference in the ring
+//! loan: an arena in extents of its own --share each--> buffers --names--> reference in the ring
 //!         grows by whole extents            |
 //!                                           +-- the store keeps a right on each (B3)
 //! ```
@@ -98,14 +98,14 @@ impl<T: Root + 'static> Publisher<Structure<T>> {
         {
             return refuse(PublishError::Foreign, Structure::of(message));
         }
-        let mut blocks = Vec::with_capacity(message.extents.len());
+        let mut buffers = Vec::with_capacity(message.extents.len());
         let mut extents = std::mem::take(&mut message.extents).into_iter();
         while let Some(extent) = extents.next() {
             match self.store.domain().share_extent(extent) {
-                Ok(block) => blocks.push(block.into_segment()),
+                Ok(buffer) => buffers.push(buffer.into_segment()),
                 // Whole only as long as none of it is shared.
                 Err(Refused { why, item }) => {
-                    let extent = item.filter(|_| blocks.is_empty());
+                    let extent = item.filter(|_| buffers.is_empty());
                     let structure = extent.map(|first| {
                         message.extents = std::iter::once(first).chain(extents).collect();
                         message.structure = true;
@@ -118,8 +118,8 @@ impl<T: Root + 'static> Publisher<Structure<T>> {
         }
         let position = self.writer.position();
         self.store.let_go(position);
-        // Kept first, so that a subscriber that reads the reference finds the blocks.
-        let reference = self.store.keep_all(blocks, position);
+        // Kept first, so that a subscriber that reads the reference finds the buffers.
+        let reference = self.store.keep_all(buffers, position);
         mark!("topic.kept");
         let told = self.writer.write(&reference, Deadline::NOW);
         self.usual = capacity;

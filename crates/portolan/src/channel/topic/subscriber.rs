@@ -1,4 +1,4 @@
-//! Subscribing.
+//! A subscriber gets the samples of all publishers of its topic.
 
 use super::payload::Payload;
 use super::store::Form;

@@ -1,4 +1,4 @@
-//! Writing while the writer's space is traced.
+//! A writer records its writes while its space is traced.
 
 use super::{WriteError, Writer};
 use crate::Deadline;

@@ -1,25 +1,25 @@
-//! Each participant of a hand-off is killed: at a marked step, or while others wait.
+//! Tests that each participant of a hand-off may be killed, at a marked step or while others wait.
 
 use super::{Child, child, from_outside, joined, long, meets, said};
-use crate::{Deadline, VisitError};
+use crate::{Deadline, OfferConnectError};
 use portolan_testkit::{unique, until};
 
 #[test]
-fn a_visitor_that_waits_gets_through_to_the_next_host() {
+fn a_client_that_waits_gets_through_to_the_next_host() {
     let name = unique("next-host");
     let mut host = joined(&name);
     let mut second = joined(&name);
-    let mut visitor = child();
-    visitor.tell(&format!("visit {name} x"));
+    let mut client = child();
+    client.tell(&format!("connect {name} x"));
     let mut known = child();
-    known.tell(&format!("visit {name} known"));
+    known.tell(&format!("connect {name} known"));
     std::thread::sleep(std::time::Duration::from_millis(50));
     host.kill();
     until("the second hosts", || second.ask("host?") == "true");
     let mut third = joined(&name);
     assert_eq!(third.ask("offer x anyone=1"), "offered");
     assert!(
-        visitor
+        client
             .answer()
             .starts_with(&format!("process {} of", third.pid()))
     );
@@ -63,34 +63,34 @@ fn what_a_dead_member_offered_is_gone() {
     member.kill();
     until("its offer is gone", || {
         let gone = from_outside(&name, "x", Deadline::NOW);
-        matches!(gone, Err(VisitError::NotOffered { .. }))
+        matches!(gone, Err(OfferConnectError::NotOffered { .. }))
     });
     // Who waits gets the next one.
-    let mut visitor = child();
-    visitor.tell(&format!("visit {name} x"));
+    let mut client = child();
+    client.tell(&format!("connect {name} x"));
     assert_eq!(host.ask("offer x anyone=1"), "offered");
     assert!(
-        visitor
+        client
             .answer()
             .starts_with(&format!("process {} of", host.pid()))
     );
 }
 
 #[test]
-fn nothing_is_left_of_a_visitor_that_is_killed() {
-    let name = unique("dead-visitor");
+fn nothing_is_left_of_a_client_that_is_killed() {
+    let name = unique("dead-client");
     let mut host = joined(&name);
     let before = host.ask("descriptors");
-    let mut visitors: Vec<Child> = (0..5).map(|_| child()).collect();
-    for visitor in &mut visitors {
-        visitor.tell(&format!("visit {name} x"));
+    let mut clients: Vec<Child> = (0..5).map(|_| child()).collect();
+    for client in &mut clients {
+        client.tell(&format!("connect {name} x"));
     }
     let waiting = before.parse::<usize>().unwrap() + 5;
     until("all wait", || {
         host.ask("descriptors") == waiting.to_string()
     });
-    for visitor in &mut visitors {
-        visitor.kill();
+    for client in &mut clients {
+        client.kill();
     }
     until("nothing is left", || host.ask("descriptors") == before);
     assert_eq!(host.ask("offer x anyone=1"), "offered");
@@ -100,21 +100,21 @@ fn nothing_is_left_of_a_visitor_that_is_killed() {
 #[test]
 fn the_host_dies_at_every_step_of_a_hand_off() {
     for mark in [
-        "visit.waits",
-        "visit.handing",
-        "visit.handed",
+        "connect.waits",
+        "connect.handing",
+        "connect.handed",
         "offer.entered",
     ] {
         let name = unique("host-steps");
         let mut host = joined(&name);
         let mut member = joined(&name);
-        if mark != "visit.waits" && mark != "offer.entered" {
+        if mark != "connect.waits" && mark != "offer.entered" {
             member.ask("offer x anyone=1");
         }
         assert_eq!(host.ask(&format!("die at {mark}")), "done");
-        let mut visitor = child();
-        visitor.tell(&format!("visit {name} x"));
-        if mark == "visit.waits" {
+        let mut client = child();
+        client.tell(&format!("connect {name} x"));
+        if mark == "connect.waits" {
             until("the host has died of it", || host.ended());
         }
         // The offer is made, or was already.
@@ -124,7 +124,7 @@ fn the_host_dies_at_every_step_of_a_hand_off() {
             "{mark}: {answer}"
         );
         until(&format!("the host has died at {mark}"), || host.ended());
-        let met = visitor.answer();
+        let met = client.answer();
         assert!(
             met.starts_with(&format!("process {} of", member.pid())),
             "{mark}: {met}"
@@ -134,7 +134,7 @@ fn the_host_dies_at_every_step_of_a_hand_off() {
 
 #[test]
 fn the_offerer_dies_at_every_step_of_a_hand_off() {
-    for mark in ["offer.announced", "visit.received", "visit.accepted"] {
+    for mark in ["offer.announced", "connect.received", "connect.accepted"] {
         let name = unique("offerer-steps");
         let mut host = joined(&name);
         let mut member = joined(&name);
@@ -142,8 +142,8 @@ fn the_offerer_dies_at_every_step_of_a_hand_off() {
             member.ask("offer x anyone=1");
         }
         assert_eq!(member.ask(&format!("die at {mark}")), "done");
-        let mut visitor = child();
-        visitor.tell(&format!("visit {name} x"));
+        let mut client = child();
+        client.tell(&format!("connect {name} x"));
         if mark == "offer.announced" {
             member.tell("offer x anyone=1");
         }
@@ -151,12 +151,12 @@ fn the_offerer_dies_at_every_step_of_a_hand_off() {
         until("the name is free", || {
             host.ask("offer x anyone=1") == "offered"
         });
-        if mark == "visit.accepted" {
-            // The visit was accepted and then ended; the caller knows to ask again.
-            let again = child().ask(&format!("visit {name} x"));
+        if mark == "connect.accepted" {
+            // The connection was accepted and then ended; the caller knows to ask again.
+            let again = child().ask(&format!("connect {name} x"));
             assert!(again.starts_with(&format!("process {} of", host.pid())));
         } else {
-            let met = visitor.answer();
+            let met = client.answer();
             assert!(
                 met.starts_with(&format!("process {} of", host.pid())),
                 "{mark}: {met}"
@@ -166,26 +166,26 @@ fn the_offerer_dies_at_every_step_of_a_hand_off() {
 }
 
 #[test]
-fn visits_get_through_while_hosts_die_one_after_the_other() {
+fn connections_get_through_while_hosts_die_one_after_the_other() {
     for round in 0..6_u64 {
         let name = unique("row-of-hosts");
         let mut members: Vec<Child> = (0..4).map(|_| joined(&name)).collect();
         for (number, member) in members.iter_mut().enumerate() {
             assert_eq!(member.ask(&format!("offer x{number} anyone=1")), "offered");
         }
-        // Two are killed, in the midst of the visits to the others, one of which waits.
-        let mut visitors: Vec<(usize, Child)> = (0..9).map(|n| (2 + n % 3, child())).collect();
-        for (at, (wanted, visitor)) in visitors.iter_mut().enumerate() {
-            visitor.tell(&format!("visit {name} x{wanted}"));
+        // Two hosts are killed while clients connect to the others, one of which waits.
+        let mut clients: Vec<(usize, Child)> = (0..9).map(|n| (2 + n % 3, child())).collect();
+        for (at, (wanted, client)) in clients.iter_mut().enumerate() {
+            client.tell(&format!("connect {name} x{wanted}"));
             if at % 4 == 1 {
                 std::thread::sleep(std::time::Duration::from_micros(round * 700));
                 members[at / 5].kill_only();
             }
         }
         assert_eq!(members[3].ask("offer x4 anyone=1"), "offered");
-        for (wanted, visitor) in &mut visitors {
+        for (wanted, client) in &mut clients {
             let offerer = members[(*wanted).min(3)].pid();
-            let met = visitor.answer();
+            let met = client.answer();
             assert!(
                 met.starts_with(&format!("process {offerer} of")),
                 "x{wanted}: {met}"

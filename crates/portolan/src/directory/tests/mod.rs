@@ -1,7 +1,7 @@
-//! Offers and visits among real processes.
+//! Tests offers and connections among real processes.
 //!
 //! The other processes are this test program again, told what to do line by line. An inbox
-//! here answers each visitor at once with a line that says who met whom, so that a visit
+//! here answers each client at once with a line that says which acceptor met which client, so that a connection
 //! is seen from both ends.
 
 #[cfg(feature = "marks")]
@@ -11,8 +11,10 @@ mod private;
 mod strangers;
 mod users;
 
-use super::{AcceptedVisit, Offer, OfferInbox, OfferKind, Visitor, offer, visit, visit_own};
-use crate::{AccessToken, Builder, Deadline, Domain, Permissions, VisitError};
+use super::{
+    AcceptedConnection, Client, Offer, OfferInbox, OfferKind, connect, connect_own, offer,
+};
+use crate::{AccessToken, Builder, Deadline, Domain, OfferConnectError, Permissions};
 use portolan_sys::socket;
 use portolan_testkit::{Answer, Child, PATIENCE};
 use std::collections::HashMap;
@@ -24,13 +26,13 @@ fn long() -> Deadline {
     Deadline::after(PATIENCE)
 }
 
-/// An inbox that keeps each visitor.
+/// An inbox that keeps each client.
 #[derive(Default)]
-struct Queue(Mutex<Vec<Visitor>>);
+struct Queue(Mutex<Vec<Client>>);
 
 impl OfferInbox for Queue {
-    fn meet(&self, visitor: Visitor) {
-        let peer = &visitor.peer;
+    fn meet(&self, client: Client) {
+        let peer = &client.peer;
         let line = format!(
             "process {} of user {} meets process {} of user {}",
             std::process::id(),
@@ -40,13 +42,13 @@ impl OfferInbox for Queue {
         );
         let now = Some(Instant::now());
         // It may be gone already.
-        let _ = socket::send_by(&visitor.connection, line.as_bytes(), &[], now);
-        self.0.lock().unwrap().push(visitor);
+        let _ = socket::send_by(&client.connection, line.as_bytes(), &[], now);
+        self.0.lock().unwrap().push(client);
     }
 }
 
 /// What the acceptor has sent.
-fn said(accepted: &AcceptedVisit) -> String {
+fn said(accepted: &AcceptedConnection) -> String {
     let mut buffer = [0; 128];
     let by = Some(Instant::now() + PATIENCE);
     match socket::receive_by(&accepted.connection, &mut buffer, 0, by) {
@@ -74,12 +76,16 @@ fn joined(domain: &str) -> Child {
     child
 }
 
-/// Visits a domain of this user from outside it.
-fn from_outside(domain: &str, name: &str, by: Deadline) -> Result<AcceptedVisit, VisitError> {
-    visit(&Domain::builder(domain), OfferKind::Export, name, None, by)
+/// Connects to an offer in a domain of this user, from outside it.
+fn from_outside(
+    domain: &str,
+    name: &str,
+    by: Deadline,
+) -> Result<AcceptedConnection, OfferConnectError> {
+    connect(&Domain::builder(domain), OfferKind::Export, name, None, by)
 }
 
-/// Whose visitors this process became.
+/// Whose clients this process became.
 fn meets(offerer: &Child) -> String {
     let (us, user) = (std::process::id(), portolan_sys::process::user());
     let them = offerer.pid();
@@ -92,7 +98,7 @@ struct State {
     domain: Option<Domain>,
     queue: Arc<Queue>,
     offers: HashMap<String, Offer>,
-    accepted: Vec<AcceptedVisit>,
+    accepted: Vec<AcceptedConnection>,
 }
 
 /// Not a test: what the other processes run.
@@ -231,19 +237,19 @@ impl State {
                 drop(self.offers.remove(name).unwrap());
                 Ok("withdrawn".to_owned())
             }
-            ["visit", domain, name, ref options @ ..] => {
+            ["connect", domain, name, ref options @ ..] => {
                 let options = Options::new(options);
                 let settings = options.builder(domain);
                 let token = options.token();
                 let (kind, by) = (OfferKind::Export, options.deadline());
-                Ok(self.heard(visit(&settings, kind, name, token.as_ref(), by)))
+                Ok(self.heard(connect(&settings, kind, name, token.as_ref(), by)))
             }
-            ["visit-own", name, ref options @ ..] => {
+            ["connect-own", name, ref options @ ..] => {
                 let options = Options::new(options);
                 let member = self.domain.as_ref().unwrap().member();
                 let (kind, by) = (OfferKind::Export, options.deadline());
-                let visited = visit_own(member, kind, name, options.token().as_ref(), by);
-                Ok(self.heard(visited))
+                let accepted = connect_own(member, kind, name, options.token().as_ref(), by);
+                Ok(self.heard(accepted))
             }
             ["close", "all"] => Ok(portolan_testkit::close_all()),
             ["gifts"] => {
@@ -251,9 +257,9 @@ impl State {
                     !self.queue.0.lock().unwrap().is_empty()
                 });
                 let queue = self.queue.0.lock().unwrap();
-                let visitor = queue.last().ok_or("nobody")?;
+                let client = queue.last().ok_or("nobody")?;
                 let by = Some(Instant::now() + PATIENCE);
-                let gift = socket::receive_by(&visitor.connection, &mut [0; 8], 1, by)?;
+                let gift = socket::receive_by(&client.connection, &mut [0; 8], 1, by)?;
                 Ok(gift.fds.len().to_string())
             }
             ["met"] => Ok(self.queue.0.lock().unwrap().len().to_string()),
@@ -273,8 +279,8 @@ impl State {
         }
     }
 
-    fn heard(&mut self, visited: Result<AcceptedVisit, VisitError>) -> String {
-        match visited {
+    fn heard(&mut self, accepted: Result<AcceptedConnection, OfferConnectError>) -> String {
+        match accepted {
             Ok(accepted) => {
                 let line = said(&accepted);
                 self.accepted.push(accepted);

@@ -1,7 +1,7 @@
-//! Visits find an offer, from outside and inside, and wait for one that is not there yet.
+//! Tests that clients find an offer, from outside and inside, and wait for one that is missing yet.
 
-use super::{Child, OfferKind, child, from_outside, joined, long, meets, said, visit};
-use crate::{Deadline, Domain, VisitError};
+use super::{Child, OfferKind, child, connect, from_outside, joined, long, meets, said};
+use crate::{Deadline, Domain, OfferConnectError};
 use portolan_testkit::{unique, until};
 
 #[test]
@@ -23,58 +23,58 @@ fn a_stranger_is_handed_to_a_member_and_to_the_host() {
         } else {
             "members"
         };
-        let said = visit_by(&name, wanted);
+        let said = connect_by(&name, wanted);
         assert!(said.starts_with(&answer), "{said}");
     }
     assert!(
         member
-            .ask("visit-own hosts")
+            .ask("connect-own hosts")
             .starts_with(&format!("process {} of", host.pid()))
     );
     assert!(
         member
-            .ask("visit-own members")
+            .ask("connect-own members")
             .starts_with(&format!("process {} of", member.pid()))
     );
     assert!(
-        host.ask("visit-own hosts")
+        host.ask("connect-own hosts")
             .starts_with(&format!("process {} of", host.pid()))
     );
 }
 
-fn visit_by(domain: &str, name: &str) -> String {
-    child().ask(&format!("visit {domain} {name}"))
+fn connect_by(domain: &str, name: &str) -> String {
+    child().ask(&format!("connect {domain} {name}"))
 }
 
 #[test]
-fn a_visit_waits_for_its_offer() {
+fn a_connection_waits_for_its_offer() {
     let name = unique("later");
     let mut host = joined(&name);
     let mut member = joined(&name);
     for (offerer, wanted) in [(&mut host, "first"), (&mut member, "second")] {
-        let mut visitor = child();
-        visitor.tell(&format!("visit {name} {wanted}"));
+        let mut client = child();
+        client.tell(&format!("connect {name} {wanted}"));
         // Another name is no help.
         offerer.ask(&format!("offer not-{wanted} anyone=1"));
         assert_eq!(offerer.ask(&format!("offer {wanted} anyone=1")), "offered");
         let expected = format!("process {} of", offerer.pid());
-        assert!(visitor.answer().starts_with(&expected));
+        assert!(client.answer().starts_with(&expected));
     }
 }
 
 #[test]
-fn a_visit_waits_for_its_domain() {
+fn a_connection_waits_for_its_domain() {
     let name = unique("no-domain");
     let absent = from_outside(&name, "x", Deadline::NOW);
     assert!(
-        matches!(absent, Err(VisitError::NotRunning { .. })),
+        matches!(absent, Err(OfferConnectError::NotRunning { .. })),
         "{absent:?}"
     );
-    let mut visitor = child();
-    visitor.tell(&format!("visit {name} x"));
+    let mut client = child();
+    client.tell(&format!("connect {name} x"));
     let mut host = joined(&name);
     assert_eq!(host.ask("offer x anyone=1"), "offered");
-    assert!(visitor.answer().starts_with("process"));
+    assert!(client.answer().starts_with("process"));
 }
 
 #[test]
@@ -87,15 +87,18 @@ fn what_is_not_offered_is_said_at_the_deadline() {
     ] {
         let absent = from_outside(&name, "x", by);
         assert!(
-            matches!(&absent, Err(VisitError::NotOffered { name, .. }) if name == "x"),
+            matches!(&absent, Err(OfferConnectError::NotOffered { name, .. }) if name == "x"),
             "{absent:?}"
         );
     }
     let bad = from_outside(&name, &"x".repeat(64), Deadline::NOW);
-    assert!(matches!(bad, Err(VisitError::BadName { .. })), "{bad:?}");
+    assert!(
+        matches!(bad, Err(OfferConnectError::BadName { .. })),
+        "{bad:?}"
+    );
     let settings = Domain::builder("a/b");
-    let bad = visit(&settings, OfferKind::Export, "x", None, Deadline::NOW);
-    assert!(matches!(bad, Err(VisitError::Domain(_))), "{bad:?}");
+    let bad = connect(&settings, OfferKind::Export, "x", None, Deadline::NOW);
+    assert!(matches!(bad, Err(OfferConnectError::Domain(_))), "{bad:?}");
 }
 
 #[test]
@@ -114,7 +117,7 @@ fn a_name_is_one_offers_until_it_is_withdrawn() {
     assert_eq!(member.ask("withdraw x"), "withdrawn");
     until("it is gone", || {
         let gone = from_outside(&name, "x", Deadline::NOW);
-        matches!(gone, Err(VisitError::NotOffered { .. }))
+        matches!(gone, Err(OfferConnectError::NotOffered { .. }))
     });
     assert_eq!(host.ask("offer x anyone=1"), "offered");
     assert_eq!(
@@ -159,8 +162,8 @@ fn a_token_is_asked_for() {
     let mut member = joined(&name);
     host.ask("offer hosts anyone=1 token=7");
     member.ask("offer members anyone=1 token=7");
-    let mut visitor = child();
-    let mut told = |options: &str| visitor.ask(&format!("visit {name} {options}"));
+    let mut client = child();
+    let mut told = |options: &str| client.ask(&format!("connect {name} {options}"));
     for wanted in ["hosts", "members"] {
         assert!(told(&format!("{wanted} token=7")).starts_with("process"));
         assert!(told(&format!("{wanted} token=8")).starts_with("WrongToken"));
@@ -177,7 +180,7 @@ fn a_process_is_permitted_by_its_id() {
     let order = format!("offer ours process={us}");
     assert_eq!(member.ask(&order), "offered");
     assert!(from_outside(&name, "ours", long()).is_ok());
-    let refused = other.ask(&format!("visit {name} ours"));
+    let refused = other.ask(&format!("connect {name} ours"));
     assert!(
         refused.starts_with("NotPermitted") && refused.contains(&format!("user: {user}")),
         "{refused}"
@@ -207,7 +210,7 @@ fn an_offer_of_one_who_has_lost_its_host_is_gone() {
     until("its offer is gone", || {
         let by = Deadline::after(std::time::Duration::from_millis(100));
         let gone = from_outside(&name, "x", by);
-        matches!(gone, Err(VisitError::NotOffered { .. }))
+        matches!(gone, Err(OfferConnectError::NotOffered { .. }))
     });
     assert_eq!(host.ask("offer x anyone=1"), "offered");
     // No host could be told.

@@ -1,8 +1,8 @@
-//! A private domain hands its process to an offer of its own.
+//! Tests that a private domain connects its process to an offer of its own.
 
 use super::{Queue, long};
-use crate::directory::{AcceptedVisit, Offer, OfferKind, offer, visit_own};
-use crate::{AccessToken, Deadline, Domain, OfferError, Permissions, VisitError};
+use crate::directory::{AcceptedConnection, Offer, OfferKind, connect_own, offer};
+use crate::{AccessToken, Deadline, Domain, OfferConnectError, OfferError, Permissions};
 use portolan_sys::socket;
 use std::sync::Arc;
 
@@ -19,8 +19,8 @@ fn asked(
     name: &str,
     token: Option<&AccessToken>,
     by: Deadline,
-) -> Result<AcceptedVisit, VisitError> {
-    visit_own(domain.member(), OfferKind::Export, name, token, by)
+) -> Result<AcceptedConnection, OfferConnectError> {
+    connect_own(domain.member(), OfferKind::Export, name, token, by)
 }
 
 #[test]
@@ -29,16 +29,16 @@ fn a_private_domain_hands_its_process_to_itself() {
     let (offer, queue) = offered(&domain, "samples", &Permissions::default());
     let accepted = asked(&domain, "samples", None, Deadline::NOW).unwrap();
     socket::send(&accepted.connection, b"hello", &[]).unwrap();
-    let visitor = queue.0.lock().unwrap().pop().unwrap();
+    let client = queue.0.lock().unwrap().pop().unwrap();
     let mut buffer = [0; 8];
-    let received = socket::receive(&visitor.connection, &mut buffer, 0).unwrap();
+    let received = socket::receive(&client.connection, &mut buffer, 0).unwrap();
     assert_eq!(&buffer[..received.len], b"hello");
-    assert_eq!(visitor.peer.pid, std::process::id());
-    assert!(visitor.pidfd.is_some_and(|p| !p.is_dead()));
+    assert_eq!(client.peer.pid, std::process::id());
+    assert!(client.pidfd.is_some_and(|p| !p.is_dead()));
     drop(offer);
     let gone = asked(&domain, "samples", None, Deadline::NOW);
     assert!(
-        matches!(gone, Err(VisitError::NotOffered { .. })),
+        matches!(gone, Err(OfferConnectError::NotOffered { .. })),
         "{gone:?}"
     );
 }
@@ -47,11 +47,11 @@ fn a_private_domain_hands_its_process_to_itself() {
 fn a_private_domain_waits_for_an_offer() {
     let domain = Domain::private().unwrap();
     std::thread::scope(|scope| {
-        let visitor = scope.spawn(|| asked(&domain, "later", None, long()).is_ok());
+        let client = scope.spawn(|| asked(&domain, "later", None, long()).is_ok());
         // Another kind and another name are others.
         let _other = offered(&domain, "late", &Permissions::default());
         let _offer = offered(&domain, "later", &Permissions::default());
-        assert!(visitor.join().unwrap());
+        assert!(client.join().unwrap());
     });
 }
 
@@ -64,13 +64,16 @@ fn a_private_domain_asks_for_tokens_and_names() {
     let none = asked(&domain, "a", None, Deadline::NOW);
     assert!(matches!(
         none,
-        Err(VisitError::WrongToken { shown: false, .. })
+        Err(OfferConnectError::WrongToken { shown: false, .. })
     ));
     let bad = asked(&domain, "", None, Deadline::NOW);
-    assert!(matches!(bad, Err(VisitError::BadName { .. })));
+    assert!(matches!(bad, Err(OfferConnectError::BadName { .. })));
     let _closed = offered(&domain, "b", &Permissions::nobody());
     let refused = asked(&domain, "b", None, Deadline::NOW);
-    assert!(matches!(refused, Err(VisitError::NotPermitted { .. })));
+    assert!(matches!(
+        refused,
+        Err(OfferConnectError::NotPermitted { .. })
+    ));
     let queue = Arc::new(Queue::default());
     let twice = offer(
         domain.member(),

@@ -1,11 +1,11 @@
-//! Strangers send rubbish, or nothing, or too much.
+//! Tests strangers that send rubbish, or nothing, or too much.
 
 use super::{Child, child, from_outside, joined, long, meets, said};
 use crate::directory::OfferKind;
-use crate::{Deadline, VisitError};
+use crate::{Deadline, OfferConnectError};
 use portolan_abi::FORMAT_VERSION;
+use portolan_abi::connect::{ConnectAnswer, ConnectRequest, OfferName};
 use portolan_abi::hello::{Reason, Refusal, socket_name};
-use portolan_abi::visit::{OfferName, Visit, VisitAnswer};
 use portolan_sys::socket::{self, Address, SocketError};
 use portolan_testkit::{PATIENCE, unique, until};
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,8 +18,8 @@ fn connected(domain: &str) -> OwnedFd {
     socket::connect_by(&address, Some(Instant::now() + PATIENCE)).unwrap()
 }
 
-fn greeting(name: &str) -> Visit {
-    Visit {
+fn greeting(name: &str) -> ConnectRequest {
+    ConnectRequest {
         version: FORMAT_VERSION,
         kind: OfferKind::Export,
         name: OfferName::new(name).unwrap(),
@@ -28,19 +28,19 @@ fn greeting(name: &str) -> Visit {
 }
 
 /// What the host says next; `None`: it has hung up.
-fn heard(connection: &OwnedFd) -> Option<VisitAnswer> {
-    let mut answer = [0; VisitAnswer::BYTES];
+fn heard(connection: &OwnedFd) -> Option<ConnectAnswer> {
+    let mut answer = [0; ConnectAnswer::BYTES];
     let by = Some(Instant::now() + PATIENCE);
     match socket::receive_by(connection, &mut answer, 0, by) {
-        Ok(received) => VisitAnswer::decode(&answer[..received.len]),
+        Ok(received) => ConnectAnswer::decode(&answer[..received.len]),
         Err(SocketError::Closed) => None,
         Err(error) => panic!("{error}"),
     }
 }
 
-fn refusal(answer: Option<VisitAnswer>) -> Reason {
+fn refusal(answer: Option<ConnectAnswer>) -> Reason {
     match answer {
-        Some(VisitAnswer::Refused(Refusal { reason, .. })) => reason,
+        Some(ConnectAnswer::Refused(Refusal { reason, .. })) => reason,
         other => panic!("{other:?}"),
     }
 }
@@ -92,12 +92,12 @@ fn rubbish_is_refused() {
 }
 
 #[test]
-fn a_visitor_that_talks_while_it_waits_is_sent_away() {
+fn a_client_that_talks_while_it_waits_is_sent_away() {
     let name = unique("talks");
     let _host = joined(&name);
     let connection = connected(&name);
     socket::send(&connection, &greeting("x").encode(), &[]).unwrap();
-    assert_eq!(heard(&connection), Some(VisitAnswer::Wait));
+    assert_eq!(heard(&connection), Some(ConnectAnswer::Wait));
     socket::send(&connection, b"well?", &[]).unwrap();
     assert_eq!(refusal(heard(&connection)), Reason::Garbled);
     assert_eq!(heard(&connection), None);
@@ -132,7 +132,7 @@ fn who_connects_and_says_nothing_is_not_kept_for_ever() {
     let silent: Vec<OwnedFd> = (0..400).map(|_| connected(&name)).collect();
     assert!(from_outside(&name, "x", long()).is_ok());
     assert_eq!(joined(&name).ask("leave"), "Ok(())");
-    // Sixty-four with two each, and the visitor that was met.
+    // Sixty-four with two each, and the client that was met.
     let kept = descriptors(&mut host) - before;
     assert!(kept <= 2 * 64 + 2, "{kept}");
     let dropped = silent.iter().filter(|s| {
@@ -159,7 +159,7 @@ fn who_waits_in_crowds_is_told_that_it_is_too_many() {
         let connection = connected(&name);
         socket::send(&connection, &greeting("later").encode(), &[]).unwrap();
         match heard(&connection) {
-            Some(VisitAnswer::Wait) => waiting.push(connection),
+            Some(ConnectAnswer::Wait) => waiting.push(connection),
             other => assert_eq!(refusal(other), Reason::Busy),
         }
     }
@@ -170,12 +170,12 @@ fn who_waits_in_crowds_is_told_that_it_is_too_many() {
     // What is there is found all the same, and who means it comes again.
     assert!(from_outside(&name, "x", long()).is_ok());
     let busy = from_outside(&name, "later", Deadline::NOW);
-    assert!(matches!(busy, Err(VisitError::Busy)), "{busy:?}");
-    let mut visitor = child();
-    visitor.tell(&format!("visit {name} later"));
+    assert!(matches!(busy, Err(OfferConnectError::Busy)), "{busy:?}");
+    let mut client = child();
+    client.tell(&format!("connect {name} later"));
     waiting.clear();
     assert_eq!(host.ask("offer later anyone=1"), "offered");
-    assert!(visitor.answer().starts_with("process"));
+    assert!(client.answer().starts_with("process"));
 }
 
 #[test]
@@ -186,20 +186,20 @@ fn a_member_that_reads_nothing_stops_nobody() {
     host.ask("offer hosts anyone=1");
     member.ask("offer members anyone=1");
     member.stop();
-    let mut visitors = Vec::new();
+    let mut clients = Vec::new();
     let queued = |connection: OwnedFd| {
         socket::send(&connection, &greeting("members").encode(), &[]).unwrap();
         connection
     };
     for _ in 0..16 {
-        visitors.push(queued(connected(&name)));
+        clients.push(queued(connected(&name)));
     }
     // No more are handed to it before it has taken those.
     let queued = queued(connected(&name));
-    assert_eq!(heard(&queued), Some(VisitAnswer::Queue));
+    assert_eq!(heard(&queued), Some(ConnectAnswer::Queue));
     let not_met = from_outside(&name, "members", Deadline::NOW);
     assert!(
-        matches!(not_met, Err(VisitError::NotMet { .. })),
+        matches!(not_met, Err(OfferConnectError::NotMet { .. })),
         "{not_met:?}"
     );
     assert_eq!(
@@ -207,8 +207,8 @@ fn a_member_that_reads_nothing_stops_nobody() {
         meets(&host)
     );
     member.resume();
-    for connection in visitors.iter().chain([&queued]) {
-        assert_eq!(heard(connection), Some(VisitAnswer::Accepted));
+    for connection in clients.iter().chain([&queued]) {
+        assert_eq!(heard(connection), Some(ConnectAnswer::Accepted));
     }
     assert_eq!(
         said(&from_outside(&name, "members", long()).unwrap()),
@@ -224,15 +224,18 @@ fn a_stopped_host_is_waited_for_until_the_deadline() {
     host.stop();
     let by = Deadline::after(std::time::Duration::from_millis(300));
     let late = from_outside(&name, "x", by);
-    assert!(matches!(late, Err(VisitError::Unanswered)), "{late:?}");
-    let mut visitor = child();
-    visitor.tell(&format!("visit {name} x"));
+    assert!(
+        matches!(late, Err(OfferConnectError::Unanswered)),
+        "{late:?}"
+    );
+    let mut client = child();
+    client.tell(&format!("connect {name} x"));
     host.resume();
-    assert!(visitor.answer().starts_with("process"));
+    assert!(client.answer().starts_with("process"));
 }
 
 #[test]
-fn an_offerer_without_descriptors_loses_visitors_and_nothing_else() {
+fn an_offerer_without_descriptors_loses_clients_and_nothing_else() {
     let name = unique("poor-offerer");
     let mut host = joined(&name);
     let mut member = joined(&name);
@@ -249,35 +252,35 @@ fn an_offerer_without_descriptors_loses_visitors_and_nothing_else() {
         said(&from_outside(&name, "hosts", long()).unwrap()),
         meets(&host)
     );
-    let mut visitor = child();
-    visitor.tell(&format!("visit {name} members"));
+    let mut client = child();
+    client.tell(&format!("connect {name} members"));
     assert_eq!(member.ask("limit 1024"), "0");
     assert!(
-        visitor
+        client
             .answer()
             .starts_with(&format!("process {} of", member.pid()))
     );
 }
 
 #[test]
-fn a_host_without_descriptors_says_so_to_visitors() {
+fn a_host_without_descriptors_says_so_to_clients() {
     let name = unique("poor-host");
     let mut host = joined(&name);
     host.ask("offer x anyone=1");
     assert_eq!(host.ask("no room"), "0");
     let poor = from_outside(&name, "x", Deadline::NOW);
-    let expected = |e: &VisitError| {
+    let expected = |e: &OfferConnectError| {
         matches!(
             e,
-            VisitError::Domain(crate::JoinError::HostDescriptors { .. })
+            OfferConnectError::Domain(crate::JoinError::HostDescriptors { .. })
         )
     };
     assert!(poor.as_ref().is_err_and(expected), "{poor:?}");
-    let mut visitor = child();
-    visitor.tell(&format!("visit {name} x"));
+    let mut client = child();
+    client.tell(&format!("connect {name} x"));
     assert_eq!(host.ask("limit 1024"), "0");
     assert!(
-        visitor
+        client
             .answer()
             .starts_with(&format!("process {} of", host.pid()))
     );

@@ -1,5 +1,5 @@
-//! Tests of other users need root, which alone can start their processes. Without root they test
-//! nothing, and print that.
+//! Tests other users' processes, which only root can start. Without root they test nothing, and
+//! print that.
 
 use super::{child, child_of, from_outside, joined, long, said};
 use portolan_testkit::{Child, apart, unique};
@@ -19,8 +19,8 @@ fn is_root(test: &str) -> bool {
 }
 
 #[test]
-fn a_user_who_may_not_join_may_visit() {
-    if !is_root("a_user_who_may_not_join_may_visit") {
+fn a_user_who_may_not_join_may_connect() {
+    if !is_root("a_user_who_may_not_join_may_connect") {
         return;
     }
     let name = unique("users");
@@ -37,8 +37,11 @@ fn a_user_who_may_not_join_may_visit() {
             offerer.pid(),
             friend.pid()
         );
-        assert_eq!(friend.ask(&format!("visit {name} {wanted} of=0")), expected);
-        let refused = stranger.ask(&format!("visit {name} {wanted} of=0"));
+        assert_eq!(
+            friend.ask(&format!("connect {name} {wanted} of=0")),
+            expected
+        );
+        let refused = stranger.ask(&format!("connect {name} {wanted} of=0"));
         assert!(
             refused.starts_with("NotPermitted") && refused.contains(&STRANGER.to_string()),
             "{refused}"
@@ -46,14 +49,14 @@ fn a_user_who_may_not_join_may_visit() {
     }
     assert!(
         stranger
-            .ask(&format!("visit {name} all of=0"))
+            .ask(&format!("connect {name} all of=0"))
             .starts_with("process")
     );
     let joined = friend.ask(&format!("join {name} of=0"));
     assert!(joined.starts_with("NotPermitted"), "{joined}");
     // An offer that is made later judges those who have waited for it.
-    friend.tell(&format!("visit {name} later of=0"));
-    stranger.tell(&format!("visit {name} later of=0"));
+    friend.tell(&format!("connect {name} later of=0"));
+    stranger.tell(&format!("connect {name} later of=0"));
     std::thread::sleep(std::time::Duration::from_millis(50));
     member.ask(&format!("offer later user={FRIEND}"));
     assert!(friend.answer().starts_with("process"));
@@ -73,25 +76,25 @@ fn a_member_of_another_user_offers() {
     assert_eq!(friend.ask(&format!("offer x user={STRANGER}")), "offered");
     let mut stranger = child_of(STRANGER);
     let expected = format!("process {} of user {FRIEND} meets", friend.pid());
-    let said = stranger.ask(&format!("visit {name} x of=0"));
+    let said = stranger.ask(&format!("connect {name} x of=0"));
     assert!(said.starts_with(&expected), "{said}");
     // It hosts now, and its own user still is no other's.
     host.kill();
-    let said = stranger.ask(&format!("visit {name} x of=0"));
+    let said = stranger.ask(&format!("connect {name} x of=0"));
     assert!(said.starts_with(&expected), "{said}");
-    let refused = friend.ask("visit-own x");
+    let refused = friend.ask("connect-own x");
     assert!(refused.starts_with("NotPermitted"), "{refused}");
 }
 
 #[test]
-fn the_overflow_user_visits_nothing() {
-    if !is_root("the_overflow_user_visits_nothing") {
+fn the_overflow_user_connects_to_nothing() {
+    if !is_root("the_overflow_user_connects_to_nothing") {
         return;
     }
     let name = unique("overflow");
     let mut host = joined(&name);
     host.ask("offer all anyone=1");
-    let refused = child_of(65_534).ask(&format!("visit {name} all of=0"));
+    let refused = child_of(65_534).ask(&format!("connect {name} all of=0"));
     assert!(
         refused.starts_with("NotPermitted { kind: \"export\", name: \"all\", user: 65534"),
         "{refused}"
@@ -116,20 +119,20 @@ fn a_socket_in_a_directory_opens_for_an_offer() {
     assert_eq!(host.ask(&format!("join {name} path={path}")), "space 1");
     assert_eq!(host.ask("offer own user=0"), "offered");
     let mut friend = child_of(FRIEND);
-    let visit = format!("visit {name} x of=0 path={path}");
-    let refused = friend.ask(&visit);
+    let request = format!("connect {name} x of=0 path={path}");
+    let refused = friend.ask(&request);
     assert!(refused.starts_with("Forbidden"), "{refused}");
     assert_eq!(host.ask(&format!("offer x user={FRIEND}")), "offered");
-    assert!(friend.ask(&visit).starts_with("process"));
+    assert!(friend.ask(&request).starts_with("process"));
     // The directory still decides who gets there.
     mode(0o700);
-    assert!(friend.ask(&visit).starts_with("Forbidden"));
+    assert!(friend.ask(&request).starts_with("Forbidden"));
     assert_eq!(host.ask("leave"), "Ok(())");
     std::fs::remove_dir(&directory).unwrap();
 }
 
 #[test]
-fn a_visitor_from_another_process_namespace() {
+fn a_client_from_another_process_namespace() {
     let Some(apart) = apart() else { return };
     let name = unique("namespace");
     let mut host = Child::through(apart, "directory::tests::takes_orders");

@@ -109,22 +109,22 @@ impl Copier {
             Order::Delegate(number, delegation, fds) => {
                 self.handed = Some((number, delegation, fds))
             }
-            Order::Enter(epoch, announcement) => {
+            Order::Enter(round, announcement) => {
                 let fit = self.examine(&announcement);
                 if let Err(error) = &fit {
                     let space = by.space;
                     tracing::warn!(space, %error, "the delegation of a member is unfit");
                 }
                 let news = News::Examined(announcement, fit.is_ok());
-                self.told.tell(by, epoch, news);
+                self.told.tell(by, round, news);
             }
             Order::Meet(number, connection, copy_slot) => {
                 self.meet(poll_loop, number, connection, copy_slot)
             }
-            Order::Withdraw(epoch, number) => {
+            Order::Withdraw(round, number) => {
                 self.forget(poll_loop, |n| n == number);
                 portolan_shm::mark!("broker.withdrawn");
-                self.told.tell(by, epoch, News::Withdrawn(number));
+                self.told.tell(by, round, News::Withdrawn(number));
             }
             Order::Clear => {
                 self.handed = None;
@@ -155,7 +155,7 @@ impl Copier {
         Ok(())
     }
 
-    /// Gives a visitor its staging memory.
+    /// Gives a client its staging memory.
     fn meet(
         &mut self,
         poll_loop: &PollLoop,
@@ -204,7 +204,7 @@ impl Copier {
         }
         // There may be more requests, and epoll need not report them again.
         self.unheard.push(number);
-        poll_loop.ring();
+        poll_loop.wake();
     }
 
     fn dismiss(&mut self, poll_loop: &PollLoop, number: u64) {

@@ -5,7 +5,7 @@
 //! membership thread                                   copy broker, a thread for each such member
 //!   Delegate n + mem, maps  ------------------------->  keeps them
 //!   Offer n  ---------------------------------------->  are they that member's? --> entered: Done
-//!   a visitor with the capability: accepted  -------->  gets staging memory; requests, replies
+//!   a client with the capability: accepted  --------->  gets staging memory; requests, replies
 //!   Withdraw n  ------------------------------------->  forgets them ----------> Done
 //!   death, lost connection  ------------------------->  forgets all
 //! ```
@@ -34,11 +34,11 @@ use crate::space::host::me;
 use crate::space::host_connection::HostSockets;
 use crate::wait::poller::{PollLoop, Poller};
 use copier::Copier;
+use portolan_abi::connect::ConnectAnswer;
 use portolan_abi::control::{Announcement, Decline, FromHost};
 use portolan_abi::delegate::Delegation;
 use portolan_abi::hello::Reason;
 use portolan_abi::space::HostWord;
-use portolan_abi::visit::VisitAnswer;
 use portolan_shm::atomic::Ordering;
 use portolan_sys::fork::{CloseOnFork, close_in_child};
 use portolan_sys::process::{EventFd, spawn_quiet};
@@ -74,7 +74,7 @@ struct CopyBroker {
     poller: Poller,
     orders: Arc<Orders>,
     /// Goes up when the member's delegations are forgotten: late news has an older number.
-    epoch: u64,
+    round: u64,
 }
 
 type Orders = Mutex<Vec<Order>>;
@@ -95,7 +95,7 @@ enum Order {
 impl CopyBroker {
     fn order(&self, order: Order) {
         locked(&self.orders).push(order);
-        self.poller.poll_loop().ring();
+        self.poller.poll_loop().wake();
     }
 }
 
@@ -139,8 +139,8 @@ enum News {
 }
 
 impl BrokerNews {
-    fn tell(&self, by: HostWord, epoch: u64, news: News) {
-        locked(&self.news).push((by, epoch, news));
+    fn tell(&self, by: HostWord, round: u64, news: News) {
+        locked(&self.news).push((by, round, news));
         // Fails only where the program has closed the descriptor.
         let _ = self.bell.notify();
     }
@@ -217,7 +217,7 @@ impl CopyBrokers {
             let copy_broker = CopyBroker {
                 poller: Poller::start("portolan-broker", STACK, look)?,
                 orders,
-                epoch: 0,
+                round: 0,
             };
             self.by_member.insert(id(by), copy_broker);
         }
@@ -229,7 +229,7 @@ impl CopyBrokers {
     fn order(&self, by: HostWord, order: impl FnOnce(u64) -> Order) -> bool {
         let copy_broker = self.by_member.get(&id(by));
         if let Some(copy_broker) = copy_broker {
-            copy_broker.order(order(copy_broker.epoch));
+            copy_broker.order(order(copy_broker.round));
         }
         copy_broker.is_some()
     }
@@ -237,7 +237,7 @@ impl CopyBrokers {
     /// Forgets the delegations of a member, which may send them again.
     pub(super) fn forget(&mut self, space: u8, incarnation: u32) {
         if let Some(copy_broker) = self.by_member.get_mut(&(space, incarnation)) {
-            copy_broker.epoch += 1;
+            copy_broker.round += 1;
             copy_broker.order(Order::Clear);
         }
     }
@@ -315,7 +315,7 @@ impl Host {
     /// Has a delegation examined; the answer to its offer follows.
     pub(super) fn examine(&mut self, member: &Member, by: HostWord, announcement: Announcement) {
         if let Some(copy_broker) = self.copy_brokers.by_member.get(&id(by)) {
-            copy_broker.order(Order::Enter(copy_broker.epoch, Box::new(announcement)));
+            copy_broker.order(Order::Enter(copy_broker.round, Box::new(announcement)));
         } else {
             // Nothing has come with it.
             self.answer_to(member, by, announcement.number, Err(Decline::Unfit));
@@ -326,7 +326,7 @@ impl Host {
     /// later (H2).
     pub(super) fn end_delegation(&mut self, by: HostWord, number: u32) -> bool {
         self.copy_brokers
-            .order(by, |epoch| Order::Withdraw(epoch, number))
+            .order(by, |round| Order::Withdraw(round, number))
     }
 
     /// Gives an importer a copy slot at the broker of the exporter.
@@ -341,7 +341,7 @@ impl Host {
         let Some(copy_slot) = CopySlot::take(&self.copy_brokers.told, peer.uid) else {
             return refuse(member, &connection, Reason::Busy, peer.uid.into());
         };
-        if tell(&connection, VisitAnswer::Accepted) {
+        if tell(&connection, ConnectAnswer::Accepted) {
             portolan_shm::mark!("broker.accepted");
             self.copy_brokers
                 .order(by, |_| Order::Meet(number, connection, copy_slot));
@@ -353,9 +353,9 @@ impl Host {
         let told = &self.copy_brokers.told;
         let _ = told.bell.drain();
         let news = std::mem::take(&mut *locked(&told.news));
-        for (by, epoch, news) in news {
+        for (by, round, news) in news {
             let copy_broker = self.copy_brokers.by_member.get(&id(by));
-            if copy_broker.is_none_or(|copy_broker| copy_broker.epoch != epoch) {
+            if copy_broker.is_none_or(|copy_broker| copy_broker.round != round) {
                 // Of a connection that has ended: the member has begun anew.
                 continue;
             }

@@ -1,4 +1,4 @@
-//! Ending another thread's wait at a port, without a message: for that there may be no room.
+//! Ends another thread's wait at a port, without a message, for which there may be no room.
 
 use super::{ReceiveError, ReceiveRight};
 use crate::Deadline;
@@ -8,12 +8,12 @@ use crate::space::region::Attached;
 use portolan_sys::futex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Has the receiver at a port, of this process, look whether it is to stop.
+/// Wakes the receiver at a port of this process, so that it looks whether it must stop.
 pub(crate) struct Bell(Attached);
 
 impl Bell {
-    /// Wakes it. Whatever tells it to stop was stored before.
-    pub(crate) fn ring(&self) {
+    /// Wakes the receiver. The caller must have stored `stop` before.
+    pub(crate) fn wake(&self) {
         if self.0.member.present().is_ok() {
             let doorbell = &self.0.queue().port.sleep.doorbell;
             // SeqCst: after `stop`, which the receiver reads after it has read the bell.
@@ -27,13 +27,13 @@ impl Bell {
 #[derive(Clone, Copy)]
 pub(super) struct Until<'a> {
     pub(super) deadline: Deadline,
-    /// Set, by who then [rings](Bell::ring), to end the wait as if the deadline had passed.
+    /// Set by a thread that then [wakes](Bell::wake) the receiver: ends the wait as a deadline does.
     pub(super) stop: Option<&'a AtomicBool>,
 }
 
 impl Until<'_> {
     pub(super) fn is_stopped(self) -> bool {
-        // SeqCst: see `Bell::ring`.
+        // SeqCst: see `Bell::wake`.
         self.stop.is_some_and(|stop| stop.load(Ordering::SeqCst))
     }
 
@@ -43,12 +43,12 @@ impl Until<'_> {
 }
 
 impl ReceiveRight {
-    /// What has a thread that waits here look whether it is to stop.
+    /// The bell that wakes a thread which waits here, so that it looks whether it must stop.
     pub(crate) fn bell_of_port(&self) -> Bell {
         Bell(self.at.clone())
     }
 
-    /// The next request, waiting for it until `stop` is set, and the port's [bell](Bell) rung.
+    /// The next request, waiting for it until `stop` is set, and the port's [bell](Bell) woken.
     pub(crate) fn get_request_unless(
         &mut self,
         stop: &AtomicBool,

@@ -1,19 +1,33 @@
-//! One look: what is there is taken.
+//! Looks at a port's queue once, and takes the next message, if there is one.
 
 use super::{Origin, QueueClosed, ReceiveRight};
-use crate::port::message::{Message, Notice};
+use crate::Extent;
+use crate::port::message::{INLINE_HEADER, INLINE_WORDS, Message, Notice};
 use crate::port::rights::{self, Right};
 use crate::port::send;
 use crate::port::watches;
 use crate::port::wire::{self, Contents};
 use crate::space::record::{About, Begun};
 use portolan_abi::port::{RightKind, RightWord, event};
-use portolan_abi::slot::{Kind, Phase};
+use portolan_abi::slot::{Kind, Meta, Phase};
 use portolan_abi::trace::EventKind;
 use portolan_shm::mark;
 use portolan_shm::queue::{Found, Next, Slot, Woken};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+
+/// A short header that was taken from a slot, and what it is.
+pub(in crate::port) struct Short {
+    pub(in crate::port) origin: Origin,
+    pub(in crate::port) header: usize,
+    pub(in crate::port) words: [u64; INLINE_WORDS],
+}
+
+/// Bytes of a message's extents, if it has any.
+#[inline]
+fn bytes_of(message: &Message) -> Option<usize> {
+    (!message.extents.is_empty()).then(|| message.len())
+}
 
 impl ReceiveRight {
     /// Looks once.
@@ -29,13 +43,85 @@ impl ReceiveRight {
         }
     }
 
+    /// The straight line: the next message, if it is there, is of this kind, and has a short header
+    /// and perhaps a reply word and nothing else, while nobody traces. Otherwise nothing is taken:
+    /// [`Self::take_found`] takes what was found, and [`Self::next`] looks further.
+    #[inline(always)]
+    pub(in crate::port) fn take_short(&mut self, kind: Kind) -> Result<Short, Option<Found>> {
+        // The first of these before our own lines are looked at: a forked child has none.
+        if self.at.member.present().is_err()
+            || self.at.traces(EventKind::Receive)
+            || self.by_urgency
+        {
+            return Err(None);
+        }
+        let queue = self.at.queue();
+        let Some(found) = queue.at_head(&self.cursor) else {
+            return Err(None);
+        };
+        probe!(ReceiveSeen);
+        let slot = queue.slot(found.position());
+        let has_reply = kind != Kind::Message;
+        let most = INLINE_HEADER - if has_reply { 8 } else { 0 };
+        let header = slot.meta().wrapping_sub(Meta::short(kind, has_reply, 0));
+        if header > most as u64 {
+            return Err(Some(found));
+        }
+        let line = slot.first_line();
+        let (reply, words) = match has_reply {
+            false => (0, line),
+            true => {
+                let [reply, a, b, c, d, e] = line;
+                (reply, [a, b, c, d, e, 0])
+            }
+        };
+        let origin = Origin::new(kind, reply);
+        self.commit(found, origin, None);
+        Ok(Short {
+            origin,
+            header: header as usize,
+            words,
+        })
+    }
+
+    /// Takes a found message, if it is one with a short header and one extent and nothing else.
+    #[inline(always)]
+    pub(super) fn take_one(&mut self, found: Found) -> Option<(Short, Extent)> {
+        let slot = self.at.queue().slot(found.position());
+        let header = slot
+            .meta()
+            .wrapping_sub(Meta::short(Kind::Message, false, 1));
+        if header > (INLINE_HEADER - 16) as u64 {
+            return None;
+        }
+        let [page, len, a, b, c, d] = slot.first_line();
+        let extent = wire::take_extent(&self.at.member, [page, len])?;
+        let origin = Origin::new(Kind::Message, 0);
+        self.commit(found, origin, Some(extent.len()));
+        let short = Short {
+            origin,
+            header: header as usize,
+            words: [a, b, c, d, 0, 0],
+        };
+        Some((short, extent))
+    }
+
+    /// Whether nothing is there to be taken, as far as one look tells.
+    #[inline(always)]
+    pub(super) fn finds_nothing(&self) -> bool {
+        let queue = self.at.queue();
+        !self.by_urgency
+            && queue.is_empty_at_head(&self.cursor)
+            && queue.port.sleep.events_of(self.at.port.generation) == 0
+    }
+
     /// Takes a found message: all of it is ours before the queue is told.
     #[inline]
     fn take(&mut self, found: Found, message: &mut Message) -> Origin {
-        if self.at.member.traces(EventKind::Receive) {
+        if self.at.traces(EventKind::Receive) {
             return self.take_traced(found, message);
         }
-        self.take_untraced(found, message)
+        self.take_found(found, message)
     }
 
     /// The same, and recorded.
@@ -44,21 +130,21 @@ impl ReceiveRight {
     fn take_traced(&mut self, found: Found, message: &mut Message) -> Origin {
         let begun = Begun::now(EventKind::Receive);
         let position = found.position();
-        let origin = self.take_untraced(found, message);
+        let origin = self.take_found(found, message);
         let about = About::message(self.at.port.index, position, message.len() as u64);
         self.at.member.record(begun, about);
         origin
     }
 
     /// The same, without a record.
-    #[inline(always)]
-    fn take_untraced(&mut self, found: Found, message: &mut Message) -> Origin {
+    #[inline]
+    pub(super) fn take_found(&mut self, found: Found, message: &mut Message) -> Origin {
         probe!(ReceiveSeen);
         let slot = self.at.queue().slot(found.position());
         let Some(origin) = wire::read_plain(&self.at.member, &slot, message) else {
             return self.take_rich(found, message);
         };
-        self.commit(found, origin, message);
+        self.commit(found, origin, bytes_of(message));
         origin
     }
 
@@ -76,14 +162,15 @@ impl ReceiveRight {
         let origin = Origin::new(contents.kind, contents.reply.map_or(0, RightWord::pack));
         let rights = contents.rights.clone();
         contents.into_message(&member, message);
-        self.commit(found, origin, message);
+        self.commit(found, origin, bytes_of(message));
         Right::arrived(&member, &rights);
         origin
     }
 
-    /// Tells the queue that the message, which was read and noted as ours, is taken.
+    /// Tells the queue that the message, which was read and noted as ours, is taken; `bytes` are
+    /// those of its extents, if it has any.
     #[inline(always)]
-    fn commit(&mut self, found: Found, origin: Origin, message: &Message) {
+    fn commit(&mut self, found: Found, origin: Origin, bytes: Option<usize>) {
         let queue = self.at.queue();
         let member = &self.at.member;
         mark!("receive.noted");
@@ -95,11 +182,11 @@ impl ReceiveRight {
         if queue.take(&mut self.cursor, found) == Woken::Senders {
             send::wake_senders(queue);
         }
-        if !message.extents.is_empty() {
-            let bytes = &queue.port.receiver.bytes;
+        if let Some(bytes) = bytes {
+            let sum = &queue.port.receiver.bytes;
             // Relaxed: a counter with one writer; wrapping, should another scribble on it.
-            let sum = bytes.load(Ordering::Relaxed);
-            bytes.store(sum.wrapping_add(message.len() as u64), Ordering::Relaxed);
+            let before = sum.load(Ordering::Relaxed);
+            sum.store(before.wrapping_add(bytes as u64), Ordering::Relaxed);
         }
         probe!(ReceiveTaken);
     }

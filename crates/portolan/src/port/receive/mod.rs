@@ -1,4 +1,4 @@
-//! Receiving: look, take, and wait if there is nothing.
+//! A receive right looks for a message, takes it, and waits if there is none.
 
 mod interrupt;
 mod look;
@@ -6,6 +6,7 @@ mod origin;
 mod wait;
 
 pub(crate) use interrupt::Bell;
+pub(super) use look::Short;
 pub(super) use origin::Origin;
 
 use super::rights::{self, Right};
@@ -22,7 +23,7 @@ use portolan_abi::port::{PortName, PortPhase, RightWord, event};
 use portolan_abi::slot::Kind;
 use portolan_abi::trace::EventKind;
 use portolan_shm::mark;
-use portolan_shm::queue::Cursor;
+use portolan_shm::queue::{Cursor, Found};
 use portolan_shm::region::read_text;
 use std::sync::atomic::Ordering;
 
@@ -78,6 +79,8 @@ pub struct ReceiveRight {
     waiting: Waiting,
     by_urgency: bool,
     given: bool,
+    /// The way to the client that asked last: most ask again.
+    client: Option<Attached>,
     /// What an async receive waits with.
     #[cfg(feature = "tokio")]
     bell: Option<crate::wait::Bell>,
@@ -96,6 +99,7 @@ impl ReceiveRight {
             waiting: Waiting::default(),
             by_urgency,
             given: false,
+            client: None,
             #[cfg(feature = "tokio")]
             bell: None,
         }
@@ -112,9 +116,36 @@ impl ReceiveRight {
         access: Access,
         deadline: impl Into<Deadline>,
     ) -> Result<Message, ReceiveError> {
+        match self.take_short(Kind::Message) {
+            // It has no pages to open.
+            Ok(short) => Ok(Message::short_of(short.header, short.words)),
+            Err(found) => self.receive_any(found, access, deadline.into()),
+        }
+    }
+
+    /// The same, of any message: the one that was found, or else waiting for one.
+    #[inline(never)]
+    fn receive_any(
+        &mut self,
+        found: Option<Found>,
+        access: Access,
+        deadline: Deadline,
+    ) -> Result<Message, ReceiveError> {
+        if let Some((short, extent)) = found.and_then(|found| self.take_one(found)) {
+            let mut message = Message::short_of(short.header, short.words);
+            message.extents.push(extent);
+            self.open(&message, access);
+            return Ok(message);
+        }
+        if deadline.is_now() && self.at.member.present().is_ok() && self.finds_nothing() {
+            self.settle();
+            return Err(ReceiveError::TimedOut);
+        }
         let mut message = Message::default();
-        self.receive_into(&mut message, access, deadline)?;
-        Ok(message)
+        match self.receive_any_into(&mut message, found, access, deadline) {
+            Ok(()) => Ok(message),
+            Err(error) => Err(error),
+        }
     }
 
     /// As [`ReceiveRight::receive`], into a message that is already there; what it held is
@@ -131,7 +162,28 @@ impl ReceiveRight {
         deadline: impl Into<Deadline>,
     ) -> Result<(), ReceiveError> {
         message.clear();
-        let origin = self.next(message, deadline.into())?;
+        match self.take_short(Kind::Message) {
+            Ok(short) => {
+                message.set_words(short.header, short.words);
+                Ok(())
+            }
+            Err(found) => self.receive_any_into(message, found, access, deadline.into()),
+        }
+    }
+
+    /// The same, of any message: the one that was found, or else waiting for one.
+    #[inline(never)]
+    fn receive_any_into(
+        &mut self,
+        message: &mut Message,
+        found: Option<Found>,
+        access: Access,
+        deadline: Deadline,
+    ) -> Result<(), ReceiveError> {
+        let origin = match found {
+            Some(found) => self.take_found(found, message),
+            None => self.next(message, deadline)?,
+        };
         self.finish(origin, message, access)
     }
 
@@ -147,7 +199,7 @@ impl ReceiveRight {
 
     #[inline]
     pub(super) fn finish(
-        &self,
+        &mut self,
         origin: Origin,
         message: &mut Message,
         access: Access,
@@ -165,17 +217,27 @@ impl ReceiveRight {
     /// Cannot happen: a request is refused by an asynchronous port. If a buggy member sent
     /// one all the same, its client is answered, and the message dropped.
     #[cold]
-    fn refuse(&self, origin: Origin, message: &mut Message) -> ReceiveError {
+    fn refuse(&mut self, origin: Origin, message: &mut Message) -> ReceiveError {
         message.clear();
         drop(origin.reply().map(|word| self.once(word)));
         ReceiveError::WrongKind("asynchronous", "send, and receive")
     }
 
-    pub(super) fn once(&self, word: RightWord) -> Option<SendOnceRight> {
-        Some(SendOnceRight::new(
-            Attached::new(&self.at.member, word.port)?,
-            word.tag,
-        ))
+    #[inline]
+    pub(super) fn once(&mut self, word: RightWord) -> Option<SendOnceRight> {
+        let client = match &self.client {
+            Some(client) if client.port == word.port => client.clone(),
+            _ => self.other_client(word.port)?,
+        };
+        Some(SendOnceRight::new(client, word.tag))
+    }
+
+    /// Finds the way to a client that is not the last one's.
+    #[cold]
+    fn other_client(&mut self, port: PortName) -> Option<Attached> {
+        let client = Attached::new(&self.at.member, port)?;
+        self.client = Some(client.clone());
+        Some(client)
     }
 
     /// Opens the message's pages as the hint says.

@@ -1,4 +1,4 @@
-//! What a received message is.
+//! Says what a received message is: a message, a request, a reply or a notice.
 
 use portolan_abi::port::{RightKind, RightWord};
 use portolan_abi::slot::Kind;

@@ -1,4 +1,4 @@
-//! Waiting for the next message: spin, then sleep.
+//! Waits for a port's next message: spins, then sleeps.
 
 use super::interrupt::Until;
 use super::{Origin, ReceiveError, ReceiveRight};
@@ -43,8 +43,8 @@ impl ReceiveRight {
         outcome
     }
 
-    /// Tells people that this thread spins. Not before it has for a while: whoever is about
-    /// to find something has no time for this.
+    /// Shows observers that this thread spins. Not before it has for a while, because it would
+    /// delay a receive that is about to find something.
     fn tell_spinning(&self, told: &mut bool) {
         if !*told {
             let port = At::Port(self.at.port.index);

@@ -1,4 +1,4 @@
-//! Extents: exclusive use of a run of pages, until given away.
+//! An extent gives its owner exclusive use of a run of pages, until it is given away.
 
 mod supply;
 

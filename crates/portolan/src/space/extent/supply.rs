@@ -1,11 +1,11 @@
-//! Where extents come from, and where they go back to.
+//! Takes extents from chunks, and gives them and chunks back.
 //!
 //! Allocation looks in this order, and stops at the first that has one:
 //!
 //! 1. what this space freed lately (still warm in this core's cache);
-//! 2. the chunks whose home this space is, going round: what consumers free
+//! 2. the chunks whose cache owner this space is, going round: what consumers free
 //!    comes back in the order in which it went out;
-//! 3. chunks whose home has died;
+//! 3. chunks whose cache owner has died;
 //! 4. a free chunk of the domain, or fresh memory from the kernel within the limit;
 //! 5. under pressure: any free extent of the size, and whole chunks that others
 //!    keep but do not use.
@@ -32,19 +32,19 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 
 /// Most pages noted as freed lately, per size.
 const NEAR: usize = 256;
-/// Words of homed chunks that one allocation looks at, at the least.
+/// Words of cached chunks that one allocation looks at, at the least.
 const LOOK: usize = 64;
 
 /// Extents near at hand.
 #[derive(Default)]
 pub(crate) struct Cache {
-    sizes: Vec<Homed>,
+    sizes: Vec<Cached>,
     /// Reclaims of the domain when we last looked for chunks to adopt.
     reclaims: u64,
 }
 
-/// The chunks or runs of one size whose home this space is.
-struct Homed {
+/// The chunks or runs of one size whose cache owner this space is.
+struct Cached {
     size: Size,
     near: Vec<u32>,
     chunks: Vec<usize>,
@@ -53,11 +53,11 @@ struct Homed {
 }
 
 impl Cache {
-    fn of(&mut self, size: Size) -> &mut Homed {
+    fn of(&mut self, size: Size) -> &mut Cached {
         let at = match self.sizes.iter().position(|h| h.size == size) {
             Some(at) => at,
             None => {
-                self.sizes.push(Homed {
+                self.sizes.push(Cached {
                     size,
                     near: Vec::new(),
                     chunks: Vec::new(),
@@ -74,7 +74,7 @@ fn cache(member: &Member) -> MutexGuard<'_, Cache> {
     member.cache.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Homed {
+impl Cached {
     fn per_chunk(&self) -> usize {
         (CHUNK_PAGES / self.size.pages()).max(1)
     }
@@ -93,7 +93,7 @@ impl Homed {
         let chunks = &member.tables().chunks;
         // Some were given back since, and this one may have been among them.
         self.chunks.retain(|known| {
-            let is_ours = chunks.read(*known).home == member.space;
+            let is_ours = chunks.read(*known).cache_owner == member.space;
             is_ours && *known != chunk && chunks.is_cut(Chunks::first_page(*known), self.size)
         });
         self.chunks.push(chunk);
@@ -106,7 +106,7 @@ impl Homed {
         self.near(member).or_else(|| self.round(member, look))
     }
 
-    /// Goes round the homed chunks, over `look` extents at the most.
+    /// Goes round the cached chunks, over `look` extents at the most.
     fn round(&mut self, member: &Member, look: usize) -> Option<(u32, u32)> {
         let per_chunk = self.per_chunk();
         for _ in 0..look.min(self.chunks.len() * per_chunk) {
@@ -199,7 +199,7 @@ fn find(member: &Member, size: Size, bytes: usize) -> Option<(u32, u32)> {
         })
 }
 
-/// Makes the chunks of dead homes ours, once after each death.
+/// Makes the chunks of dead cache owners ours, once after each death.
 fn adopt(member: &Member, cache: &mut Cache) {
     let tables = member.tables();
     let reclaims = tables
@@ -246,9 +246,9 @@ fn grow(member: &Member, size: Size) -> Option<(u32, u32)> {
     }
     tables.chunks.cut(&tables.alloc, first, size, member.space);
     let mut cache = cache(member);
-    let homed = cache.of(size);
-    homed.add(member, first);
-    homed.round(member, LOOK)
+    let cached = cache.of(size);
+    cached.add(member, first);
+    cached.round(member, LOOK)
 }
 
 /// Chunks' worth of memory that queues may have within the limit.
@@ -323,7 +323,7 @@ fn populate(member: &Member, first: usize, count: usize) -> bool {
     true
 }
 
-/// Any free extent of the size, whoever its home is.
+/// Claims any free extent of the size, of any cache owner.
 fn scavenge(member: &Member, size: Size) -> Option<(u32, u32)> {
     let tables = member.tables();
     tables.chunks.part(size).find_map(|index| {
@@ -337,7 +337,7 @@ fn scavenge(member: &Member, size: Size) -> Option<(u32, u32)> {
     })
 }
 
-/// Gives every unused chunk back to the domain, whoever its home is.
+/// Gives every unused chunk back to the domain, of any cache owner.
 pub(super) fn give_all_back(member: &Member) -> usize {
     let tables = member.tables();
     (0..tables.chunks.len())
@@ -415,7 +415,7 @@ pub(crate) fn free(member: &Member, page: u32, generation: u32, size: Size) {
     if tables.alloc.free(&member.row(), page, generation).is_err() {
         return;
     }
-    if tables.chunks.read(Chunks::of_page(page)).home == member.space {
+    if tables.chunks.read(Chunks::of_page(page)).cache_owner == member.space {
         let mut cache = cache(member);
         let near = &mut cache.of(size).near;
         if near.len() < NEAR {

@@ -1,4 +1,4 @@
-//! Guards: an extent of a guarded domain is accessible only in the space that owns it.
+//! A guard makes an extent of a guarded domain accessible only in the space that owns it.
 //!
 //! The MMU keeps the doors, by one of two means for each part of the pool:
 //!

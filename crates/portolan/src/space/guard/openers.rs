@@ -1,9 +1,9 @@
-//! Threads that are about to open something, and waiting for them.
+//! Counts threads that are about to open pages, and waits for them.
 //!
-//! A handler that opens pages looks first whether it may. Whoever closes pages says so,
-//! and then has to wait for handlers that looked before. Those who look afterwards do not
-//! concern it, however many they are: so handlers are counted under one of two phases,
-//! and who waits turns the phase over and waits for the old one to run empty.
+//! A fault handler that opens pages looks first whether it may. A thread that closes pages says
+//! so, and then has to wait for handlers that looked before. Handlers that look afterwards do not
+//! concern it, however many they are: so handlers are counted under one of two phases. The closing
+//! thread turns the phase over and waits for the count of the old phase to become zero.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Mutex, PoisonError};

@@ -1,5 +1,5 @@
-//! What is said of a stray access, in the signal handler: no allocation, no lock, and a
-//! stack of a few kilobytes.
+//! Reports a stray access from the signal handler: without allocation or lock, on a stack of a few
+//! kilobytes.
 
 use super::{Doors, Place, Stray};
 use portolan_abi::limits::PAGE;

@@ -1,7 +1,7 @@
 //! An importer has the domain's host copy into and out of the exporter's memory.
 //!
 //! ```text
-//! away --visit with the capability--> at a host: staging memory
+//! away --connect with the capability--> at a host: staging memory
 //!  ^                                    | put a part, request it; replies come in order
 //!  +--- the host dies or resigns: the next one does what was not begun
 //! ```
@@ -11,12 +11,12 @@
 //!
 //! The importer trusts the host no more than the exporter. Hosts that do not copy count as no host.
 
-use crate::directory::{AcceptedVisit, Entrance, PendingVisit};
+use crate::directory::{AcceptedConnection, Entrance, PendingConnection};
 use crate::space::Descriptor;
 use crate::vmmc::UpdateError;
 use crate::vmmc::access::{put, take};
 use crate::vmmc::place::Place;
-use crate::{Deadline, VisitError};
+use crate::{Deadline, OfferConnectError};
 use portolan_abi::FORMAT_VERSION;
 use portolan_abi::delegate::{
     Act, Capability, Outcome, PART, PARTS, Ready, Reply, Request, STAGING,
@@ -146,18 +146,18 @@ impl Brokered {
         end: Instant,
         there: &dyn Fn() -> Result<(), UpdateError>,
     ) -> Result<Line, UpdateError> {
-        let visit = || self.entrance.to_memory(&self.capability);
-        let mut pending = visit().ok_or(UpdateError::NoHost)?;
+        let connect = || self.entrance.to_memory(&self.capability);
+        let mut pending = connect().ok_or(UpdateError::NoHost)?;
         loop {
             let accepted = accepted(&mut pending)?;
-            if let Some(AcceptedVisit { connection }) = accepted {
+            if let Some(AcceptedConnection { connection }) = accepted {
                 if let Some(line) = Line::new(connection, end) {
                     portolan_shm::mark!("brokered.connected");
                     return Ok(line);
                 }
                 // It has gone, or has just been told that the export ends.
                 std::thread::sleep(LOOK);
-                pending = visit().ok_or(UpdateError::NoHost)?;
+                pending = connect().ok_or(UpdateError::NoHost)?;
             }
             there()?;
             if Instant::now() >= end {
@@ -168,16 +168,16 @@ impl Brokered {
 }
 
 /// Waits a moment for the host.
-fn accepted(visit: &mut PendingVisit) -> Result<Option<AcceptedVisit>, UpdateError> {
-    match visit.wait(Deadline::after(LOOK)) {
+fn accepted(pending: &mut PendingConnection) -> Result<Option<AcceptedConnection>, UpdateError> {
+    match pending.wait(Deadline::after(LOOK)) {
         Ok(accepted) => Ok(Some(accepted)),
         // There is no host yet, or the exporter has not delegated to it yet.
         Err(
-            VisitError::NotOffered { .. }
-            | VisitError::NotMet { .. }
-            | VisitError::NotRunning { .. }
-            | VisitError::Busy
-            | VisitError::Unanswered,
+            OfferConnectError::NotOffered { .. }
+            | OfferConnectError::NotMet { .. }
+            | OfferConnectError::NotRunning { .. }
+            | OfferConnectError::Busy
+            | OfferConnectError::Unanswered,
         ) => Ok(None),
         Err(_) => Err(UpdateError::NoHost),
     }
@@ -341,21 +341,21 @@ fn explain(outcome: Outcome, offset: usize, piece: &Range<usize>) -> UpdateError
 mod tests {
     use super::*;
     use crate::Domain;
-    use portolan_abi::visit::{Visit, VisitAnswer};
+    use portolan_abi::connect::{ConnectAnswer, ConnectRequest};
     use portolan_sys::process::user;
     use portolan_sys::socket::Address;
     use portolan_testkit::unique;
     use std::os::fd::{AsFd, OwnedFd};
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-    /// Takes whoever comes for one that it copies for; answers all requests with `outcome`, and
-    /// counts those. Errors are the other side's going.
+    /// Accepts any importer; answers all requests with `outcome`, and counts them. An error means
+    /// that the importer has gone.
     fn host(socket: &OwnedFd, outcome: Outcome, asked: &AtomicUsize) -> Result<(), SocketError> {
         let soon = || Some(Instant::now() + Duration::from_millis(100));
         let late = || Some(Instant::now() + portolan_testkit::PATIENCE);
         let connection = socket::accept_by(socket, soon())?;
-        let _ = socket::receive_by(&connection, &mut [0; Visit::BYTES], 0, late())?;
-        socket::send_by(&connection, &VisitAnswer::Accepted.encode(), &[], late())?;
+        let _ = socket::receive_by(&connection, &mut [0; ConnectRequest::BYTES], 0, late())?;
+        socket::send_by(&connection, &ConnectAnswer::Accepted.encode(), &[], late())?;
         let version = FORMAT_VERSION;
         let ready = Ready { version }.encode();
         let staging = memory::create("staging", STAGING as u64).unwrap();

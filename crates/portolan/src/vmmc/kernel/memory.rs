@@ -1,4 +1,4 @@
-//! Ordinary memory can be exported as it is: a vector, or a range of the program's own.
+//! Exports ordinary memory as it is: a vector, or a range of the program's own.
 
 use super::range::Range;
 use crate::vmmc::access::within;

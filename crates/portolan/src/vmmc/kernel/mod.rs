@@ -1,4 +1,4 @@
-//! Kernel-mediated exports: ordinary memory, to the byte, into which the kernel copies.
+//! A kernel-mediated export shows ordinary memory, to the byte, into which the kernel copies.
 //!
 //! ```text
 //! importer                                                exporter

@@ -243,8 +243,8 @@ impl Export {
 }
 
 impl Notifications {
-    /// The next notification, if there is one. Importers do not ring for who polls: that costs
-    /// the poller's time and not theirs.
+    /// The next notification, if there is one. Importers send no wake to an exporter that polls:
+    /// polling costs the exporter's time and not theirs.
     ///
     /// # Errors
     ///
@@ -272,7 +272,7 @@ impl Notifications {
         }
     }
 
-    /// Waits for the next notification. Meanwhile the importers' first note rings.
+    /// Waits for the next notification. Meanwhile an importer's first note wakes the exporter.
     ///
     /// # Errors
     ///
@@ -293,10 +293,10 @@ impl Notifications {
                 self.took(&notification);
                 return Ok(notification);
             }
-            let rung = poll(&[self.bell.as_fd()], deadline.instant());
+            let polled = poll(&[self.bell.as_fd()], deadline.instant());
             self.notes.wake_up();
-            let rung = rung.map_err(|e| NotificationError::system("wait", &e))?;
-            if rung.iter().any(|ready| ready.invalid) {
+            let polled = polled.map_err(|e| NotificationError::system("wait", &e))?;
+            if polled.iter().any(|ready| ready.invalid) {
                 let closed = io::Error::from_raw_os_error(CLOSED);
                 return Err(NotificationError::system("wait", &closed));
             }

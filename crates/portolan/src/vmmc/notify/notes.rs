@@ -98,18 +98,18 @@ impl Notes {
             return;
         };
         if inner.keep(&mut posts, &self.bounds) {
-            self.ring(&inner);
+            self.wake(&inner);
         }
     }
 
-    /// One that rings; if it has nothing to say it is ignored (N3).
-    pub(crate) fn rung(&self, number: u64) {
+    /// An importer has sent a wake; without a new note it is ignored (N3).
+    pub(crate) fn importer_woke(&self, number: u64) {
         let inner = self.inner();
         let posts = inner.importers.get(&number);
         // Relaxed: a hint, under the lock; a thread that falls asleep looks once more (N2).
         let asleep = word(&self.status_page, status_page::SLEEPS).load(Ordering::Relaxed) != 0;
         if asleep && posts.is_some_and(Posts::has_more) {
-            self.ring(&inner);
+            self.wake(&inner);
         }
     }
 
@@ -117,7 +117,7 @@ impl Notes {
     pub(crate) fn end(&self) {
         let mut inner = self.inner();
         inner.over = true;
-        self.ring(&inner);
+        self.wake(&inner);
     }
 
     pub(super) fn listen(&self, bell: &Arc<Bell>) -> Result<(), NotificationError> {
@@ -160,7 +160,7 @@ impl Notes {
         fence(Ordering::SeqCst);
         let more = inner.importers.values().any(Posts::has_more);
         if over || more || !inner.left.is_empty() {
-            self.ring(&inner);
+            self.wake(&inner);
         }
     }
 
@@ -195,7 +195,7 @@ impl Notes {
             listener.blocked = block;
         }
         if !block {
-            self.ring(&inner);
+            self.wake(&inner);
         }
     }
 
@@ -225,8 +225,8 @@ impl Notes {
         self.inner().garbled
     }
 
-    /// The next one. If somebody waits for the bell itself, it rings for what comes after
-    /// `None`.
+    /// The next notification. If the program waits for the bell itself, the bell becomes readable
+    /// for notifications that come after `None`.
     pub(super) fn poll(&self) -> Result<Option<Notification>, NotificationError> {
         let mut inner = self.inner();
         let next = inner.next(&self.bounds);
@@ -257,14 +257,14 @@ impl Notes {
         let (blocked, outside) = (listener.blocked, listener.outside);
         // Fails only where the program has closed the descriptor, which the wait then says.
         let _ = listener.bell.drain();
-        // Importers need not ring as long as nothing would be handed out.
+        // Importers need not send a wake as long as no notification would be returned.
         self.say_sleeps(!blocked);
         portolan_shm::mark!("notify.asleep");
         // N2: pairs with the one in `Poster::post`.
         fence(Ordering::SeqCst);
         let next = inner.next(&self.bounds);
         if inner.over || (next.is_some() && outside) {
-            self.ring(inner);
+            self.wake(inner);
         } else if next.is_some() {
             self.say_sleeps(false);
         }
@@ -272,7 +272,7 @@ impl Notes {
     }
 
     /// Wakes the thread that waits.
-    fn ring(&self, inner: &Inner) {
+    fn wake(&self, inner: &Inner) {
         if let Some(listener) = &inner.listener {
             self.say_sleeps(false);
             // As above.

@@ -46,8 +46,8 @@ impl Import {
 }
 
 impl Poster {
-    /// Posts a note, if the exporter listens (N1). Returns whether the caller must ring for the
-    /// exporter. A hostile exporter can only cause lost notes, or rings in vain.
+    /// Posts a note, if the exporter listens (N1). Returns whether the caller must wake the
+    /// exporter. A hostile exporter can only cause lost notes, or wakes in vain.
     pub(crate) fn post(
         &self,
         status_page: &Place,

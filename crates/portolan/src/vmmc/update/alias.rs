@@ -1,4 +1,4 @@
-//! Alias: the local range is the remote memory.
+//! An alias makes a local range the remote memory itself.
 
 use super::{Link, MappingError, Mode};
 use crate::Refused;

@@ -1,4 +1,4 @@
-//! Errors of mapping memory for automatic update.
+//! Errors say why memory cannot be mapped for automatic update.
 
 use crate::Disowned;
 use crate::vmmc::UpdateError;
@@ -31,7 +31,7 @@ impl fmt::Display for Mode {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MappingError {
-    /// Whoever's: out of bounds of the memory or of the import, or the import has ended.
+    /// As the update says: out of bounds of the memory or of the import, or the import has ended.
     #[error(transparent)]
     Update(#[from] UpdateError),
     /// The caller's: whole pages are aliased and tracked, and no mapping is empty.

@@ -1,4 +1,4 @@
-//! Log: stores through a handle, sent in the order of the program.
+//! A log makes stores through a handle, and sends them in the order of the program.
 
 use super::{Link, MappingError, Mode, Sink, Unannounced};
 use crate::vmmc::access::put;
@@ -14,9 +14,9 @@ const RUN: usize = 4096;
 ///
 /// Each store is made to the local memory and then sent. Those that follow one another without
 /// a gap are combined and sent together: when the next one lies elsewhere, after 4,096 bytes, at
-/// a [`flush`](Self::flush), and when this is dropped. Whoever looks at the exporter's memory
-/// sees them in the order in which they were made, as the paper's automatic update promises: who
-/// sees a flag sees the data that was stored before it.
+/// a [`flush`](Self::flush), and when this is dropped. A reader of the exporter's memory
+/// sees them in the order in which they were made, as the paper's automatic update promises: a
+/// reader that sees a flag sees the data that was stored before it.
 ///
 /// What the exporter stores is not seen in the local memory, which keeps its content at map and
 /// at unmap.

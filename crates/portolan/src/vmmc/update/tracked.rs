@@ -1,4 +1,4 @@
-//! Tracked: plain stores, found page by page and sent by epochs.
+//! Tracked memory takes plain stores, finds them page by page, and sends them by epochs.
 
 use super::{Link, MappingError, Mode, Sink, Unannounced};
 use crate::vmmc::access::take;

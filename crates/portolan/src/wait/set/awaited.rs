@@ -1,4 +1,4 @@
-//! Awaiting a wait set under tokio.
+//! A task awaits a wait set under tokio.
 
 use super::{Ready, WaitSet, WaitSetError};
 use crate::wait::{Bell, NoDescriptor};
@@ -42,7 +42,7 @@ impl WaitSet {
                     let (bell, doorbell) = self.bell_and_word();
                     let bell = Bell::of(bell).map_err(NoDescriptor::from)?;
                     bell.arm(doorbell, value).map_err(NoDescriptor::from)?;
-                    bell.rung().await.map_err(NoDescriptor::from)?;
+                    bell.fired().await.map_err(NoDescriptor::from)?;
                 }
             }
         }

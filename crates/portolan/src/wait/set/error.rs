@@ -1,4 +1,4 @@
-//! Why a wait set refuses.
+//! Errors say why a wait set refuses to add something or to wait.
 
 use crate::space::Disowned;
 use crate::wait::NoDescriptor;

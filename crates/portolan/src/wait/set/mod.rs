@@ -1,6 +1,5 @@
-//! Wait sets: one place to wait for any number of ports, and of readers of channels, for
-//! which what is said of ports below holds too; of listeners, of subscribers of topics, and of
-//! what importers notify an exporter of.
+//! A wait set lets one thread wait for any number of ports, readers of channels, listeners,
+//! subscribers of topics and notifications of importers. This text says *port* for all of them.
 //!
 //! ```text
 //!              wait: nothing there                  a sender raises its bit
@@ -11,7 +10,7 @@
 //!
 //! A port of a set is *armed* while it is idle: its senders find its sleep marks, as those
 //! of any sleeping receiver, and its *link*, which says to raise a bit of the set instead
-//! of ringing the port's own doorbell. A port that was reported is *loose*: it is used as
+//! of waking the port's own receiver. A port that was reported is *loose*: it is used as
 //! if it were in no set, until a wait finds it empty and arms it again.
 //!
 //! # Invariants
@@ -79,8 +78,8 @@ use std::sync::atomic::AtomicBool;
 ///
 /// The set is a descriptor ([`AsFd`]) that is readable while a wait may find something.
 /// Whenever it is readable, call `wait(Deadline::NOW)` and serve what it names. Until such
-/// a wait has found nothing the descriptor stays readable, so whoever is told of changes
-/// only (`EPOLLET`, mio) goes on until then. `epoll_wait` may return `EINTR` when it
+/// a wait has found nothing the descriptor stays readable, so a program that is told of changes
+/// only (`EPOLLET`, mio) must go on until then. `epoll_wait` may return `EINTR` when it
 /// becomes readable; call it again. For tokio there is `wait_async`, with the feature
 /// `tokio`.
 ///

@@ -1,4 +1,4 @@
-//! A set whose members are armed for a place of another set, as a subscriber's (W6).
+//! A nested set arms its members for a place of another set, as a subscriber's set does (W6).
 
 use super::WaitSet;
 use super::place::Place;

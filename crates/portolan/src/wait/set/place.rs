@@ -1,4 +1,4 @@
-//! The places of a wait set, and how what is there is armed.
+//! Keeps the places of a wait set, and arms what is at each.
 
 use super::waitable::Waitable;
 

@@ -1,4 +1,4 @@
-//! Raising a bit of a wait set: what a sender does for a receiver that waits there.
+//! Raises a bit of a wait set, which a sender does for a receiver that waits there.
 
 use crate::EventKind;
 use crate::space::Member;

@@ -1,4 +1,4 @@
-//! What a wait names.
+//! Names what a wait has found ready.
 
 use super::place::Place;
 use super::waitable::Waitable;

@@ -1,4 +1,4 @@
-//! Waiting: look, arm, sleep.
+//! Waits at a wait set: looks, arms, sleeps.
 
 use super::place::link;
 use super::{Ready, WaitSet, WaitSetError};
@@ -190,15 +190,15 @@ impl WaitSet {
             self.entry().awake();
             return Ok(());
         }
-        // It may have rung for no reason as well.
-        let rung = self.bell.drain()?;
-        if rung || self.quiet != Some(bell) {
+        // It may have fired for no reason as well.
+        let fired = self.bell.drain()?;
+        if fired || self.quiet != Some(bell) {
             self.quiet = None;
             let doorbell = &self.member.tables().wait_sets[self.index as usize].doorbell;
             self.bell.arm(doorbell, bell)?;
             self.quiet = Some(bell);
         }
-        // And `asleep` stays set: senders, and the host after a death, ring the doorbell.
+        // And `asleep` stays set: senders, and the host after a death, change the doorbell.
         Ok(())
     }
 

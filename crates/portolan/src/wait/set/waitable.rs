@@ -1,4 +1,4 @@
-//! What a wait set waits for.
+//! Defines the trait of what a wait set can wait for.
 
 use super::error::WaitSetError;
 use std::any::Any;

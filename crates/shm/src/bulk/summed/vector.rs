@@ -1,5 +1,5 @@
-//! Copies that sum in the same pass, with the vector instructions of x86-64: AVX-512 or AVX2,
-//! and VAES.
+//! Copies and sums in the same pass, with the vector instructions of x86-64: AVX-512 or AVX2, and
+//! VAES.
 //!
 //! Loads and stores are assembly, for the reason that [`crate::bulk`] gives: the other side
 //! may be writing, and the compiler must not look into it.

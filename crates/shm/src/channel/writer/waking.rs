@@ -1,4 +1,4 @@
-//! Waking: a writer's looks for readers that sleep, and its own wait for room (M5, M6).
+//! A writer looks for readers that sleep, and waits for room itself (M5, M6).
 
 use super::{Finished, NotWritten, Pen};
 use crate::atomic::{Ordering, fence, store_load_barrier};
@@ -33,7 +33,7 @@ impl Channel<'_> {
         Finished::Done
     }
 
-    /// Whether a reader sleeps; whoever is told so must wake them all (M7).
+    /// Whether a reader sleeps. If one does, the caller must wake all readers (M7).
     #[inline]
     pub(super) fn owed(&self) -> Finished {
         store_load_barrier();

@@ -1,4 +1,4 @@
-//! Handlers that are added and given up without the lock: whoever holds it may be stopped.
+//! Adds handlers and gives them up without the lock, because its holder may be stopped.
 
 use super::{Crowded, HandlerEntry, HandlerState, Ranges};
 use crate::atomic::Ordering;

@@ -1,19 +1,20 @@
-//! The records that a visitor, the host and an acceptor (the process that made an offer) exchange.
+//! Lays out the records that a client, the host and an acceptor (the process that made an offer)
+//! exchange.
 //!
 //! ```text
-//! visitor -> host     Visit                        "hand me to this offer"
-//! host -> visitor     VisitAnswer                  "wait", or why not
-//! acceptor -> visitor VisitAnswer                  "accepted": the connection is ours now
+//! client -> host      ConnectRequest               "connect me to this offer"
+//! host -> client      ConnectAnswer                "wait", or why not
+//! acceptor -> client  ConnectAnswer                "accepted": the connection is ours now
 //! ```
 //!
-//! The host and the acceptor do not trust a visitor.
+//! The host and the acceptor do not trust a client.
 
 use crate::hello::{Refusal, flag, word32};
 use crate::limits::MAX_NAME;
 use crate::name::is_name;
 
-/// First bytes of a [`Visit`].
-pub const VISIT_MAGIC: u32 = 0x564c_5450;
+/// First bytes of a [`ConnectRequest`].
+pub const CONNECT_MAGIC: u32 = 0x564c_5450;
 /// First bytes of an answer that is no refusal.
 const ANSWER_MAGIC: u32 = 0x414c_5450;
 
@@ -27,7 +28,7 @@ pub enum OfferKind {
     Channel = 2,
     /// An export.
     Export = 3,
-    /// Ordinary memory that a member has delegated to the host, which copies for visitors.
+    /// Ordinary memory that a member has delegated to the host, which copies for clients.
     Memory = 4,
 }
 
@@ -106,7 +107,7 @@ impl std::fmt::Debug for OfferName {
     }
 }
 
-/// Who may visit an offer.
+/// Which processes may connect to an offer.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Grants {
     /// Everybody whose user is known.
@@ -133,10 +134,10 @@ impl std::fmt::Debug for Grants {
     }
 }
 
-/// "Hand me to this offer."
+/// A client's first record: "connect me to this offer".
 #[derive(Clone, PartialEq, Eq)]
-pub struct Visit {
-    /// The format that the visitor speaks.
+pub struct ConnectRequest {
+    /// The format that the client speaks.
     pub version: u32,
     /// What it wants.
     pub kind: OfferKind,
@@ -146,25 +147,25 @@ pub struct Visit {
     pub token: Option<[u8; 16]>,
 }
 
-impl std::fmt::Debug for Visit {
+impl std::fmt::Debug for ConnectRequest {
     /// Without the token.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             f,
-            "Visit({} {:?}, version {})",
+            "ConnectRequest({} {:?}, version {})",
             self.kind, self.name, self.version
         )
     }
 }
 
-impl Visit {
+impl ConnectRequest {
     /// Bytes on the wire.
     pub const BYTES: usize = 32 + MAX_NAME + 1;
 
     /// The record's bytes.
     pub fn encode(&self) -> [u8; Self::BYTES] {
         let mut out = [0; Self::BYTES];
-        out[..4].copy_from_slice(&VISIT_MAGIC.to_le_bytes());
+        out[..4].copy_from_slice(&CONNECT_MAGIC.to_le_bytes());
         out[4..8].copy_from_slice(&self.version.to_le_bytes());
         out[8] = self.kind as u8;
         out[9] = self.token.is_some().into();
@@ -175,7 +176,7 @@ impl Visit {
 
     /// Reads a record of this format's version.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        if bytes.len() != Self::BYTES || word32(bytes, 0)? != VISIT_MAGIC {
+        if bytes.len() != Self::BYTES || word32(bytes, 0)? != CONNECT_MAGIC {
             return None;
         }
         let token: [u8; 16] = bytes.get(16..32)?.try_into().ok()?;
@@ -190,24 +191,24 @@ impl Visit {
 
     /// The version of a record of any format, of which only the first eight bytes are ours.
     pub fn version_of(bytes: &[u8]) -> Option<u32> {
-        (word32(bytes, 0)? == VISIT_MAGIC).then(|| word32(bytes, 4))?
+        (word32(bytes, 0)? == CONNECT_MAGIC).then(|| word32(bytes, 4))?
     }
 }
 
-/// What a visitor hears.
+/// The host's answer, or the acceptor's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum VisitAnswer {
-    /// Nobody has offered that yet: the connection is kept until somebody does.
+pub enum ConnectAnswer {
+    /// There is no such offer yet: the host keeps the connection until a member makes it.
     Wait,
-    /// It is offered, and whoever offers it does not take visitors just now: kept as well.
+    /// The offer exists, and its acceptor takes no client just now: the host keeps the connection.
     Queue,
-    /// From here on the connection leads to whoever made the offer.
+    /// From here on the connection leads to the acceptor.
     Accepted,
-    /// No.
+    /// The host refuses, and says why.
     Refused(Refusal),
 }
 
-impl VisitAnswer {
+impl ConnectAnswer {
     /// Bytes on the wire.
     pub const BYTES: usize = crate::hello::Answer::BYTES;
 
@@ -252,15 +253,18 @@ mod tests {
     #[test]
     fn records_survive_the_wire() {
         for token in [None, Some([7; 16])] {
-            let visit = Visit {
+            let request = ConnectRequest {
                 version: 3,
                 kind: OfferKind::Export,
                 name: OfferName::new("samples").unwrap(),
                 token,
             };
-            assert_eq!(Visit::decode(&visit.encode()), Some(visit.clone()));
-            assert_eq!(Visit::version_of(&visit.encode()[..8]), Some(3));
-            assert!(!format!("{visit:?}").contains("[7"));
+            assert_eq!(
+                ConnectRequest::decode(&request.encode()),
+                Some(request.clone())
+            );
+            assert_eq!(ConnectRequest::version_of(&request.encode()[..8]), Some(3));
+            assert!(!format!("{request:?}").contains("[7"));
         }
         let refusal = Refusal {
             version: 2,
@@ -268,13 +272,13 @@ mod tests {
             value: 5,
         };
         let answers = [
-            VisitAnswer::Wait,
-            VisitAnswer::Queue,
-            VisitAnswer::Accepted,
-            VisitAnswer::Refused(refusal),
+            ConnectAnswer::Wait,
+            ConnectAnswer::Queue,
+            ConnectAnswer::Accepted,
+            ConnectAnswer::Refused(refusal),
         ];
         for answer in answers {
-            assert_eq!(VisitAnswer::decode(&answer.encode()), Some(answer));
+            assert_eq!(ConnectAnswer::decode(&answer.encode()), Some(answer));
         }
     }
 
@@ -284,22 +288,22 @@ mod tests {
             assert_eq!(OfferName::new(name), None, "{name:?}");
         }
         assert_eq!(OfferName::new("é").unwrap().as_str(), "é");
-        let visit = Visit {
+        let request = ConnectRequest {
             version: 1,
             kind: OfferKind::Port,
             name: OfferName::new("ab").unwrap(),
             token: None,
         };
-        let good = visit.encode();
+        let good = request.encode();
         // An empty name, text after its end, no end, a kind and a flag that are none.
         for (at, byte) in [(32, 0), (35, b'c'), (33, 0xff), (8, 9), (9, 2), (0, 0)] {
             let mut bad = good;
             bad[at] = byte;
-            assert_eq!(Visit::decode(&bad), None, "byte {at}");
+            assert_eq!(ConnectRequest::decode(&bad), None, "byte {at}");
         }
         let mut endless = good;
         endless[32..].fill(b'x');
-        assert_eq!(Visit::decode(&endless), None);
-        assert_eq!(Visit::decode(&good[1..]), None);
+        assert_eq!(ConnectRequest::decode(&endless), None);
+        assert_eq!(ConnectRequest::decode(&good[1..]), None);
     }
 }

@@ -1,4 +1,4 @@
-//! What was passed, made into means and deviations.
+//! Computes means and deviations of the segments that were passed.
 //!
 //! ```text
 //! ways of a batch ──> Sums of a repetition ──> Mean ──> Spread over repetitions
@@ -145,7 +145,7 @@ struct Mean {
 }
 
 /// Rounds of one kind, repetition by repetition.
-pub(super) struct Tally {
+pub(super) struct Statistics {
     batch: Vec<Way>,
     /// Rounds with a probe at either end only, and how many ways each has.
     plain_batch: Vec<i64>,
@@ -165,7 +165,7 @@ pub(super) struct Tally {
     on_way: [bool; POINTS],
 }
 
-impl Tally {
+impl Statistics {
     /// A round has one message's way, or the way back too.
     pub(super) fn new(ways_a_round: f64) -> Self {
         Self {
@@ -446,13 +446,13 @@ mod tests {
                 (Point::WakeFound, 300),
             ],
         );
-        let mut tally = Tally::new(1.0);
-        tally.way(Passage::WAKE, from.begun, &from, &to);
-        tally.way(Passage::WAKE, to.at(Point::AccessDone), &to, &from);
-        tally.plain(&trace(0, &[(Point::Empty, 160)]));
-        tally.end_batch();
-        tally.close(0.0);
-        let figures = tally.figures(1.0);
+        let mut statistics = Statistics::new(1.0);
+        statistics.way(Passage::WAKE, from.begun, &from, &to);
+        statistics.way(Passage::WAKE, to.at(Point::AccessDone), &to, &from);
+        statistics.plain(&trace(0, &[(Point::Empty, 160)]));
+        statistics.end_batch();
+        statistics.close(0.0);
+        let figures = statistics.figures(1.0);
         // 100 to 250, and 250 to 440.
         assert_eq!(figures.whole.raw.mean, 170.0);
         assert_eq!(figures.total_raw(), 170.0);
@@ -470,18 +470,18 @@ mod tests {
     fn a_receiver_that_did_not_sleep_does_not_count() {
         let from = trace(0, &[(Point::SendPublished, 10)]);
         let to = trace(0, &[(Point::ReceiveSeen, 20), (Point::AccessDone, 30)]);
-        let mut tally = Tally::new(1.0);
-        tally.way(Passage::WAKE, 0, &from, &to);
-        tally.end_batch();
-        tally.close(0.0);
-        let figures = tally.figures(1.0);
+        let mut statistics = Statistics::new(1.0);
+        statistics.way(Passage::WAKE, 0, &from, &to);
+        statistics.end_batch();
+        statistics.close(0.0);
+        let figures = statistics.figures(1.0);
         assert_eq!(figures.odd, 1.0);
         assert!(figures.segments.is_empty());
     }
 
     #[test]
     fn the_slowest_ways_are_trimmed_as_a_whole_and_the_price_taken_off() {
-        let mut tally = Tally::new(1.0);
+        let mut statistics = Statistics::new(1.0);
         for round in 0..100 {
             // What interrupts falls into the first segment or into the second.
             let (middle, end) = match round {
@@ -490,11 +490,11 @@ mod tests {
                 _ => (20, 50),
             };
             let points = [(Point::SendCalled, middle), (Point::AccessDone, end)];
-            tally.round(&trace(0, &points));
+            statistics.round(&trace(0, &points));
         }
-        tally.end_batch();
-        tally.close(10.0);
-        let figures = tally.figures(1.0);
+        statistics.end_batch();
+        statistics.close(10.0);
+        let figures = statistics.figures(1.0);
         let trimmed = figures.segments.iter().map(|s| s.time.trimmed.mean);
         assert_eq!(trimmed.collect::<Vec<_>>(), [10.0, 20.0]);
         assert_eq!(figures.whole.trimmed.mean, 30.0);

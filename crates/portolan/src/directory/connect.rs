@@ -1,16 +1,16 @@
-//! A visit asks a domain's host for an offer of a member, from outside the domain or inside.
+//! A client asks a domain's host for a connection to an offer, from outside the domain or inside.
 //!
 //! ```text
-//! away --connect, Visit--> asked --Wait--> waiting --Accepted--> accepted
+//! away --connect, ConnectRequest--> asked --Wait--> waiting --Accepted--> accepted
 //!  ^                         |                |
 //!  +-------- the host is gone, or too busy ---+---- refused: an error
 //! ```
 //!
-//! A visitor need not be in any domain. It asks again when its connection ends without an answer,
-//! because the host or the acceptor may have died with the connection. So a pending visit outlives
-//! both, and ends with its own process.
+//! A client need not be in any domain. It asks again when its connection ends without an answer,
+//! because the host or the acceptor may have died with the connection. So a pending connection
+//! outlives both, and ends with its own process.
 
-use super::VisitError;
+use super::OfferConnectError;
 use super::offer::Offers;
 use super::permissions::{AccessToken, Verdict};
 use crate::Deadline;
@@ -20,9 +20,9 @@ use crate::space::Member;
 use crate::space::answer::{check_owner, garbled, refused};
 use crate::space::descriptor::Descriptor;
 use portolan_abi::FORMAT_VERSION;
+use portolan_abi::connect::{ConnectAnswer, ConnectRequest, OfferKind, OfferName};
 use portolan_abi::delegate::Capability;
 use portolan_abi::hello::{Reason, socket_name};
-use portolan_abi::visit::{OfferKind, OfferName, Visit, VisitAnswer};
 use portolan_sys::process::{EventFd, poll};
 use portolan_sys::socket::{self, Address, SocketError};
 use portolan_sys::watch::Alarm;
@@ -34,16 +34,16 @@ use std::time::{Duration, Instant};
 /// The first and the longest pause before asking again.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(100));
 /// How long the first connection waits for an answer; each one more waits twice as long, up
-/// to the second value. A waiting visitor asks anew as often as that, for its host may be
-/// dead and a child that it had forked hold the connection open.
+/// to the second value. A waiting client asks anew as often as that, because its host may be
+/// dead while a child that the host had forked holds the connection open.
 const PATIENCE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(8));
-/// How long a visit that is not to wait for an offer waits for the host's answer.
+/// How long a client that is not to wait for an offer waits for the host's answer.
 const ANSWER: Duration = Duration::from_secs(5);
 
 /// A connection to the acceptor, the process that made the offer. It ends when that process is
-/// gone. If it ends before the acceptor has sent anything, visit again.
+/// gone. If it ends before the acceptor has sent anything, the caller must connect again.
 #[derive(Debug)]
-pub(crate) struct AcceptedVisit {
+pub(crate) struct AcceptedConnection {
     pub(crate) connection: Descriptor,
 }
 
@@ -52,47 +52,47 @@ pub(crate) struct AcceptedVisit {
 ///
 /// # Errors
 ///
-/// [`VisitError`].
-pub(crate) fn visit(
+/// [`OfferConnectError`].
+pub(crate) fn connect(
     settings: &Builder,
     kind: OfferKind,
     name: &str,
     token: Option<&AccessToken>,
     deadline: Deadline,
-) -> Result<AcceptedVisit, VisitError> {
-    PendingVisit::from_outside(settings, kind, name, token)?.wait(deadline)
+) -> Result<AcceptedConnection, OfferConnectError> {
+    PendingConnection::from_outside(settings, kind, name, token)?.wait(deadline)
 }
 
-/// Asks our own domain for an offer, as [`visit`] does.
+/// Asks our own domain for an offer, as [`connect`] does.
 ///
 /// # Errors
 ///
-/// [`VisitError`].
+/// [`OfferConnectError`].
 #[cfg(test)]
-pub(crate) fn visit_own(
+pub(crate) fn connect_own(
     member: &Arc<Member>,
     kind: OfferKind,
     name: &str,
     token: Option<&AccessToken>,
     deadline: Deadline,
-) -> Result<AcceptedVisit, VisitError> {
-    PendingVisit::from_inside(member, kind, name, token)?.wait(deadline)
+) -> Result<AcceptedConnection, OfferConnectError> {
+    PendingConnection::from_inside(member, kind, name, token)?.wait(deadline)
 }
 
-/// A visit on its way. Dropped, it is given up.
-pub(crate) struct PendingVisit {
+/// A connection to an offer that is not accepted yet. Dropped, it is given up.
+pub(crate) struct PendingConnection {
     door: Door,
-    visit: Visit,
+    request: ConnectRequest,
     stage: Stage,
     /// What stood in the way last.
     obstacle: Option<Obstacle>,
     pause: Duration,
     patience: Duration,
-    /// Rings when something is offered in a private domain; made on demand.
+    /// Notified when something is offered in a private domain; made on demand.
     bell: Option<Arc<EventFd>>,
 }
 
-/// What a visit is waiting for.
+/// What a pending connection waits for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Obstacle {
     NotOffered,
@@ -103,7 +103,7 @@ enum Obstacle {
     Unanswered,
 }
 
-/// Where a visitor asks.
+/// Where the client asks.
 enum Door {
     /// In our own private domain.
     Private(Arc<Member>),
@@ -111,7 +111,7 @@ enum Door {
     Socket(Entrance),
 }
 
-/// The socket of a domain, where visitors come in.
+/// The socket of a domain, where clients come in.
 #[derive(Clone)]
 pub(crate) struct Entrance {
     address: Address,
@@ -139,16 +139,16 @@ impl Entrance {
         })
     }
 
-    /// Begins a visit to delegated memory, which the host serves.
-    pub(crate) fn to_memory(&self, capability: &Capability) -> Option<PendingVisit> {
+    /// Begins to connect to delegated memory, which the host serves.
+    pub(crate) fn to_memory(&self, capability: &Capability) -> Option<PendingConnection> {
         let (kind, name) = (OfferKind::Memory, capability.name()?);
-        let visit = PendingVisit::of(
+        let pending = PendingConnection::of(
             Door::Socket(self.clone()),
             kind,
             name,
             Some(capability.token),
         );
-        Some(visit)
+        Some(pending)
     }
 }
 
@@ -161,8 +161,8 @@ enum Stage {
     Waiting(Descriptor, Instant),
 }
 
-impl PendingVisit {
-    /// Begins a visit to the domain that `settings` name.
+impl PendingConnection {
+    /// Begins to connect to an offer of the domain that `settings` name.
     ///
     /// # Errors
     ///
@@ -172,7 +172,7 @@ impl PendingVisit {
         kind: OfferKind,
         name: &str,
         token: Option<&AccessToken>,
-    ) -> Result<Self, VisitError> {
+    ) -> Result<Self, OfferConnectError> {
         if portolan_sys::fork::in_child() {
             return Err(JoinError::Forked.into());
         }
@@ -184,7 +184,7 @@ impl PendingVisit {
         Self::new(door, kind, name, token)
     }
 
-    /// Begins a visit to our own domain.
+    /// Begins to connect to an offer of our own domain.
     ///
     /// # Errors
     ///
@@ -194,7 +194,7 @@ impl PendingVisit {
         kind: OfferKind,
         name: &str,
         token: Option<&AccessToken>,
-    ) -> Result<Self, VisitError> {
+    ) -> Result<Self, OfferConnectError> {
         member.present()?;
         let door = Entrance::from_inside(member)
             .map_or_else(|| Door::Private(Arc::clone(member)), Door::Socket);
@@ -206,8 +206,8 @@ impl PendingVisit {
         kind: OfferKind,
         name: &str,
         token: Option<&AccessToken>,
-    ) -> Result<Self, VisitError> {
-        let bad = || VisitError::BadName {
+    ) -> Result<Self, OfferConnectError> {
+        let bad = || OfferConnectError::BadName {
             name: name.to_owned(),
         };
         let name = OfferName::new(name).ok_or_else(bad)?;
@@ -217,7 +217,7 @@ impl PendingVisit {
     fn of(door: Door, kind: OfferKind, name: OfferName, token: Option<[u8; 16]>) -> Self {
         Self {
             door,
-            visit: Visit {
+            request: ConnectRequest {
                 version: FORMAT_VERSION,
                 kind,
                 name,
@@ -235,15 +235,15 @@ impl PendingVisit {
     ///
     /// # Errors
     ///
-    /// [`VisitError`]: asking again is of no use.
-    pub(crate) fn poll(&mut self) -> Result<Option<AcceptedVisit>, VisitError> {
+    /// [`OfferConnectError`]: asking again is of no use.
+    pub(crate) fn poll(&mut self) -> Result<Option<AcceptedConnection>, OfferConnectError> {
         if portolan_sys::fork::in_child() {
             return Err(JoinError::Forked.into());
         }
         if let Door::Private(member) = &self.door {
             let member = Arc::clone(member);
             if let Some(bell) = &self.bell {
-                // Before the look: what is offered after it rings again.
+                // Before the look: a later offer notifies it again.
                 let _ = bell.drain();
             }
             return self.ask_within(&member);
@@ -256,7 +256,7 @@ impl PendingVisit {
                     continue;
                 }
                 Stage::Asked(connection, until) | Stage::Waiting(connection, until) => {
-                    let mut answer = [0; VisitAnswer::BYTES];
+                    let mut answer = [0; ConnectAnswer::BYTES];
                     match socket::try_receive(connection, &mut answer, 0) {
                         Ok(None) if Instant::now() < *until => return Ok(None),
                         // No answer: the host may be dead, and another process hold its socket.
@@ -272,18 +272,21 @@ impl PendingVisit {
                 continue;
             };
             if let Some(connection) = self.hear(answer.get(..len).unwrap_or_default())? {
-                return Ok(Some(AcceptedVisit { connection }));
+                return Ok(Some(AcceptedConnection { connection }));
             }
         }
     }
 
-    /// Waits until the visit is accepted, or `deadline`. May be called again after an earlier
+    /// Waits until the connection is accepted, or `deadline`. May be called again after an earlier
     /// deadline: nothing is given up.
     ///
     /// # Errors
     ///
-    /// [`VisitError`]; what stands in the way at the deadline.
-    pub(crate) fn wait(&mut self, deadline: Deadline) -> Result<AcceptedVisit, VisitError> {
+    /// [`OfferConnectError`]; what stands in the way at the deadline.
+    pub(crate) fn wait(
+        &mut self,
+        deadline: Deadline,
+    ) -> Result<AcceptedConnection, OfferConnectError> {
         let end = if deadline.is_now() {
             Deadline::after(ANSWER)
         } else {
@@ -306,7 +309,7 @@ impl PendingVisit {
     fn sleep(&self, end: Deadline) {
         let by = |at: Instant| Some(end.instant().map_or(at, |end| end.min(at)));
         match (&self.door, &self.stage) {
-            (Door::Private(member), _) => member.part::<Offers>().wait_offer(&self.visit, end),
+            (Door::Private(member), _) => member.part::<Offers>().wait_offer(&self.request, end),
             (_, Stage::Away(None)) => {}
             (_, Stage::Away(Some(again))) => {
                 let left = by(*again).map(|at| at.saturating_duration_since(Instant::now()));
@@ -337,7 +340,7 @@ impl PendingVisit {
     }
 
     /// What stands in the way now.
-    fn overdue(&self) -> VisitError {
+    fn overdue(&self) -> OfferConnectError {
         let (kind, name) = self.what();
         let Door::Socket(Entrance {
             address,
@@ -345,51 +348,54 @@ impl PendingVisit {
             domain,
         }) = &self.door
         else {
-            return VisitError::NotOffered { kind, name };
+            return OfferConnectError::NotOffered { kind, name };
         };
         match self.obstacle.unwrap_or(Obstacle::Unanswered) {
-            Obstacle::NotOffered => VisitError::NotOffered { kind, name },
-            Obstacle::NotMet => VisitError::NotMet { kind, name },
-            Obstacle::NotRunning => VisitError::NotRunning {
+            Obstacle::NotOffered => OfferConnectError::NotOffered { kind, name },
+            Obstacle::NotMet => OfferConnectError::NotMet { kind, name },
+            Obstacle::NotRunning => OfferConnectError::NotRunning {
                 domain: domain.clone(),
                 owner: *owner,
             },
-            Obstacle::Busy => VisitError::Busy,
+            Obstacle::Busy => OfferConnectError::Busy,
             Obstacle::HostDescriptors => JoinError::HostDescriptors {
                 host: socket::holder(address),
             }
             .into(),
-            Obstacle::Unanswered => VisitError::Unanswered,
+            Obstacle::Unanswered => OfferConnectError::Unanswered,
         }
     }
 
     fn what(&self) -> (&'static str, String) {
-        let Visit { kind, name, .. } = &self.visit;
+        let ConnectRequest { kind, name, .. } = &self.request;
         (kind.as_str(), name.as_str().to_owned())
     }
 
-    fn not_admitted(&self, verdict: Verdict, user: u64) -> VisitError {
+    fn not_admitted(&self, verdict: Verdict, user: u64) -> OfferConnectError {
         let (kind, name) = self.what();
-        let shown = self.visit.token.is_some();
+        let shown = self.request.token.is_some();
         match verdict {
-            Verdict::WrongToken => VisitError::WrongToken { kind, name, shown },
-            _ => VisitError::NotPermitted { kind, name, user },
+            Verdict::WrongToken => OfferConnectError::WrongToken { kind, name, shown },
+            _ => OfferConnectError::NotPermitted { kind, name, user },
         }
     }
 
-    fn ask_within(&mut self, member: &Arc<Member>) -> Result<Option<AcceptedVisit>, VisitError> {
-        match member.part::<Offers>().visit_here(&self.visit) {
+    fn ask_within(
+        &mut self,
+        member: &Arc<Member>,
+    ) -> Result<Option<AcceptedConnection>, OfferConnectError> {
+        match member.part::<Offers>().connect_here(&self.request) {
             None => Ok(None),
             Some(Err(error)) => Err(JoinError::socket(error).into()),
             Some(Ok(Err((verdict, user)))) => Err(self.not_admitted(verdict, user.into())),
-            Some(Ok(Ok(connection))) => Ok(Some(AcceptedVisit {
+            Some(Ok(Ok(connection))) => Ok(Some(AcceptedConnection {
                 connection: Descriptor::new(connection),
             })),
         }
     }
 
     /// Connects, and greets.
-    fn ask(&mut self) -> Result<(), VisitError> {
+    fn ask(&mut self) -> Result<(), OfferConnectError> {
         let Door::Socket(Entrance { address, owner, .. }) = &self.door else {
             return Ok(());
         };
@@ -410,7 +416,7 @@ impl PendingVisit {
                 if source.kind() == io::ErrorKind::PermissionDenied =>
             {
                 let socket = address.to_string();
-                return Err(VisitError::Forbidden { socket });
+                return Err(OfferConnectError::Forbidden { socket });
             }
             Err(error) => return Err(JoinError::socket(error).into()),
         };
@@ -418,7 +424,7 @@ impl PendingVisit {
         // Asked anew, we know as much as before until we are answered.
         let heard = [Obstacle::NotOffered, Obstacle::NotMet];
         self.obstacle = self.obstacle.filter(|o| heard.contains(o));
-        match socket::send_by(&connection, &self.visit.encode(), &[], Some(now)) {
+        match socket::send_by(&connection, &self.request.encode(), &[], Some(now)) {
             Ok(()) => {
                 self.stage = Stage::Asked(connection, now + self.patience);
                 self.patience = (self.patience * 2).min(PATIENCE.1);
@@ -436,26 +442,26 @@ impl PendingVisit {
     }
 
     /// Reads the host's answer. Returns the connection, once it leads to the acceptor.
-    fn hear(&mut self, answer: &[u8]) -> Result<Option<Descriptor>, VisitError> {
+    fn hear(&mut self, answer: &[u8]) -> Result<Option<Descriptor>, OfferConnectError> {
         let stage = std::mem::replace(&mut self.stage, Stage::Away(None));
         let (Stage::Asked(connection, _) | Stage::Waiting(connection, _)) = stage else {
             return Ok(None);
         };
-        let refusal = match VisitAnswer::decode(answer) {
-            Some(VisitAnswer::Accepted) => return Ok(Some(connection)),
-            Some(wait @ (VisitAnswer::Wait | VisitAnswer::Queue)) => {
+        let refusal = match ConnectAnswer::decode(answer) {
+            Some(ConnectAnswer::Accepted) => return Ok(Some(connection)),
+            Some(wait @ (ConnectAnswer::Wait | ConnectAnswer::Queue)) => {
                 self.stage = Stage::Waiting(connection, Instant::now() + PATIENCE.1);
                 self.obstacle = Some(match wait {
-                    VisitAnswer::Wait => Obstacle::NotOffered,
+                    ConnectAnswer::Wait => Obstacle::NotOffered,
                     _ => Obstacle::NotMet,
                 });
                 self.pause = PAUSES.0;
                 self.patience = PATIENCE.0;
                 return Ok(None);
             }
-            Some(VisitAnswer::Refused(refusal)) => refusal,
+            Some(ConnectAnswer::Refused(refusal)) => refusal,
             None => {
-                let (found, wanted) = (answer.len() as u64, VisitAnswer::BYTES as u64);
+                let (found, wanted) = (answer.len() as u64, ConnectAnswer::BYTES as u64);
                 return Err(garbled("answer", found, wanted).into());
             }
         };
