@@ -40,7 +40,7 @@
 //! | write and read another process's memory, across users | [`vmmc`], [`Domain::export`], [`Domain::import`] |
 //! | call methods of a trait in another process | [`rpc`], [`macro@service`] |
 //! | wait for many ports, channels, topics and listeners, or with epoll | [`WaitSet`] |
-//! | await, under tokio (feature `tokio`) | `ReceiveRight::receive_async`, `SendRight::request_async` |
+//! | await, under tokio (feature `tokio`) | `ReceiveRight::receive_async`, `SendRight::request_reply_async` |
 //! | let other users and domains send to a port | [`ReceiveRight::offer`], [`Domain::connect_to`] |
 //! | fill memory once and show it to many, unchangeable | [`Unsealed`], [`Sealed`] |
 //! | see who holds what | [`Domain::survey`] |
@@ -226,7 +226,7 @@ pub use portolan_derive::Handover;
 /// traits and [`rpc::Schema`].
 ///
 /// A method may be `async`, which only its server sees: clients have each method to block
-/// (`method`), to begin (`start_method`) and to await (`method_async`). No method may be called
+/// (`method`), to begin (`begin_method`) and to await (`method_async`). No method may be called
 /// as one of these of another, or `connect`, `connect_with`, `within` or `stub`, which are the
 /// client's own.
 ///

@@ -46,7 +46,7 @@ fn is_usable(domain: &Domain) {
     let mut server = domain.bind(PortOptions::unnamed().synchronous()).unwrap();
     let client = server.make_send();
     let pending = client
-        .request(Message::new(b"?").unwrap(), WhenFull::Fail)
+        .begin_request(Message::new(b"?").unwrap(), WhenFull::Fail)
         .unwrap();
     let request = server.get_request(Access::Later, Deadline::NOW).unwrap();
     drop(request);

@@ -391,7 +391,7 @@ fn exports() {
         bounds(import.write_strided(offset, 4096, 8, &bytes));
         bounds(import.write_strided(0, offset.max(8192), 8, &bytes));
         assert!(import.write_strided(0, 8, offset, &bytes).is_err());
-        assert!(import.write_later(offset, bytes).is_err());
+        assert!(import.begin_write(offset, bytes).is_err());
         for part in [0..offset, offset..usize::MAX, offset..offset] {
             if part.end <= 8192 && !part.is_empty() {
                 continue;

@@ -153,11 +153,11 @@ fn a_client_and_a_server() {
     let server = rpc::serve(&domain, "sums", SumService(Adds), &Default::default()).unwrap();
     let client = SumClient::connect(&domain, "sums", Deadline::NEVER).unwrap();
     assert_eq!(client.add(1, 2), Ok(3));
-    let pending = client.start_add(3, 4).unwrap();
+    let pending = client.begin_add(3, 4).unwrap();
     let gone = RpcError::Disowned(GONE);
     in_child("calls", || assert_eq!(client.add(1, 2), Err(gone.clone())));
     in_child("starts", || {
-        assert_eq!(client.start_add(1, 2).err(), Some(gone.clone()));
+        assert_eq!(client.begin_add(1, 2).err(), Some(gone.clone()));
     });
     in_child("posts", || {
         assert_eq!(client.note(1), Err(gone.clone()));

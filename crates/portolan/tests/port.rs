@@ -361,7 +361,7 @@ fn a_request_dropped_at_a_full_queue_is_answered() -> Outcome {
     let right = port.make_send();
     let mut pending = Vec::new();
     for _ in 0..4 {
-        pending.push(right.request(Message::default(), WhenFull::Drop)?);
+        pending.push(right.begin_request(Message::default(), WhenFull::Drop)?);
     }
     let last = pending.last_mut().unwrap();
     assert!(matches!(
@@ -377,7 +377,7 @@ fn an_answer_for_which_there_is_no_page_is_told_all_the_same() -> Outcome {
     let mut port = domain.bind(PortOptions::unnamed().synchronous())?;
     let mut pending = port
         .make_send()
-        .request(Message::default(), WhenFull::Fail)?;
+        .begin_request(Message::default(), WhenFull::Fail)?;
     let request = port.get_request(Access::Later, Deadline::NOW)?;
     let _all: Vec<_> = (0..).map_while(|_| domain.allocate(4096).ok()).collect();
     let unsent = request.reply(Message::new(&[1; 4096])?).unwrap_err();
@@ -402,7 +402,7 @@ fn requests_are_answered_in_any_order_from_any_thread() -> Outcome {
         SendError::WrongKind(..)
     ));
     let mut pending: Vec<_> = (0..10u8)
-        .map(|i| right.request(Message::new(&[i]).unwrap(), WhenFull::Fail))
+        .map(|i| right.begin_request(Message::new(&[i]).unwrap(), WhenFull::Fail))
         .collect::<Result<_, _>>()?;
     let mut requests: Vec<_> = (0..10)
         .map(|_| port.get_request(Access::Later, SOON))
@@ -447,8 +447,8 @@ fn a_client_that_gives_up_and_a_server_that_closes() -> Outcome {
         SendError::DeadName
     ));
     // One taken but unanswered, one still in the queue.
-    let mut first = right.request(Message::new(b"b")?, WhenFull::Fail)?;
-    let mut second = right.request(Message::new(b"c")?, WhenFull::Fail)?;
+    let mut first = right.begin_request(Message::new(b"b")?, WhenFull::Fail)?;
+    let mut second = right.begin_request(Message::new(b"c")?, WhenFull::Fail)?;
     let taken = port.get_request(Access::Later, SOON)?;
     drop(port);
     assert!(matches!(
@@ -623,10 +623,10 @@ fn answers_to_clients_that_gave_up_leave_room_for_the_next_ones() -> Outcome {
     // Each client that gives up leaves its reply port's entry to the next.
     let mut late = Vec::new();
     for _ in 0..8 {
-        drop(right.request(Message::default(), WhenFull::Fail)?);
+        drop(right.begin_request(Message::default(), WhenFull::Fail)?);
         late.push(port.get_request(Access::Later, Deadline::NOW)?);
     }
-    let mut pending = right.request(Message::default(), WhenFull::Fail)?;
+    let mut pending = right.begin_request(Message::default(), WhenFull::Fail)?;
     let request = port.get_request(Access::Later, Deadline::NOW)?;
     drop(late);
     request.reply(Message::new(b"in time")?)?;

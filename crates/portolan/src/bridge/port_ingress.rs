@@ -228,7 +228,7 @@ impl PortIngress<'_> {
     fn request(&mut self, mut message: Message) -> Result<Option<PendingReply>, Over> {
         loop {
             let full = WhenFull::Wait(Deadline::after(FULL));
-            message = match self.bridge.what.right.request(message, full) {
+            message = match self.bridge.what.right.begin_request(message, full) {
                 Ok(pending) => return Ok(Some(pending)),
                 Err(RequestError::Unsent(unsent)) => match unsent.why {
                     SendError::Full { .. } | SendError::Allocate(_) if !self.side.is_stopped() => {

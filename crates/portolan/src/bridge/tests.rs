@@ -577,7 +577,7 @@ fn an_answer_of_many_small_extents_takes_no_more_than_is_allowed() {
     );
     let mut answers = |extents: usize| {
         let pending = right
-            .request(Message::new(b"how many?").unwrap(), WhenFull::Fail)
+            .begin_request(Message::new(b"how many?").unwrap(), WhenFull::Fail)
             .unwrap();
         let mut request = [0; FrameHeader::BYTES];
         server.read(&mut request).unwrap();

@@ -107,43 +107,29 @@ impl SendRight {
     #[inline]
     pub fn request_reply(
         &self,
-        message: Message,
+        mut message: Message,
         access: Access,
         deadline: impl Into<Deadline>,
     ) -> Result<Message, RequestError> {
-        self.request_waiting(message, access, deadline.into(), Waiting::Adaptive)
-    }
-
-    /// As [`SendRight::request_reply`], waiting for the answer as `waiting` says.
-    ///
-    /// # Errors
-    ///
-    /// As [`SendRight::request_reply`].
-    pub fn request_waiting(
-        &self,
-        mut message: Message,
-        access: Access,
-        deadline: Deadline,
-        waiting: Waiting,
-    ) -> Result<Message, RequestError> {
-        self.request_in(&mut message, access, deadline, waiting)?;
+        self.request_reply_in_place(&mut message, access, deadline, Waiting::Adaptive)?;
         Ok(message)
     }
 
-    /// As [`SendRight::request_waiting`], with the answer in the message's own place. Saves
-    /// moving both about.
+    /// As [`SendRight::request_reply`], with the answer in the message's own place, which saves
+    /// moving both about; the call waits as `waiting` says.
     ///
     /// # Errors
     ///
     /// As [`SendRight::request_reply`]; `message` is empty then.
     #[inline]
-    pub fn request_in(
+    pub fn request_reply_in_place(
         &self,
         message: &mut Message,
         access: Access,
-        deadline: Deadline,
+        deadline: impl Into<Deadline>,
         waiting: Waiting,
     ) -> Result<(), RequestError> {
+        let deadline = deadline.into();
         let mut port = self.post_request(message, WhenFull::Wait(deadline))?;
         port.port.set_waiting(waiting);
         let answer = port.wait_in(message, access, deadline);
@@ -161,7 +147,7 @@ impl SendRight {
     /// # Errors
     ///
     /// [`RequestError::Unsent`] or [`RequestError::NoReplyPort`], with the message inside.
-    pub fn request(
+    pub fn begin_request(
         &self,
         mut message: Message,
         when_full: impl Into<WhenFull>,

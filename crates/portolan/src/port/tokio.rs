@@ -127,12 +127,12 @@ impl SendRight {
     ///         request.reply_in_place().ok();
     ///     }
     /// });
-    /// let answer = right.request_async(Message::new(b"ping")?, Access::Later).await?;
+    /// let answer = right.request_reply_async(Message::new(b"ping")?, Access::Later).await?;
     /// assert_eq!(answer.header(), b"ping");
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn request_async(
+    pub async fn request_reply_async(
         &self,
         message: Message,
         access: Access,
@@ -141,7 +141,7 @@ impl SendRight {
         let mut room = Room::default();
         let mut pending = loop {
             consume_budget().await;
-            match self.request(message, WhenFull::Fail) {
+            match self.begin_request(message, WhenFull::Fail) {
                 Ok(pending) => break pending,
                 Err(RequestError::Unsent(unsent)) => message = room.after(self, unsent).await?,
                 Err(other) => return Err(other),

@@ -46,7 +46,7 @@ pub enum RpcError {
         method: &'static str,
     },
     /// The caller's: its answer would be nobody's. It was not called.
-    #[error("method {method:?} is not one-way: `call` it, `start` it, or await it")]
+    #[error("method {method:?} is not one-way: `call` it, `begin` it, or await it")]
     NotOneWay {
         /// Its name.
         method: &'static str,

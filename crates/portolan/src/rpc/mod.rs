@@ -55,7 +55,7 @@
 //! | one way | it returns when it is under way; [`Stub::flush`] waits until all have arrived, and so does the drop of the last stub |
 //! | time | each call has a deadline ([`ClientOptions::limit`], `client.within(..)`), which the method can ask for ([`Context`]) |
 //! | async | `client.method_async(..)` is awaited ([`Awaited`]), under any runtime or none |
-//! | giving up | `client.start_method(..)` returns a [`Pending`]; dropped, it is cancelled; so is a future |
+//! | giving up | `client.begin_method(..)` returns a [`Pending`]; dropped, it is cancelled; so is a future |
 //! | large data | [`Large`]: an extent in arguments or result, by move |
 //! | threads | [`Concurrency`]: one a client, one a call, a pool; too many calls are refused |
 //! | tasks | [`ServerOptions::tasks`]: each call is one, of any runtime; methods may be `async` |

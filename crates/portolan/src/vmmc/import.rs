@@ -30,7 +30,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// stores, loads or changes words: they take no lock and no memory. That is so as long as
 ///
 /// - the import is not [kernel-mediated](Self::is_kernel_mediated);
-/// - no [`write_later`](Self::write_later) of this import is under way: these calls wait for it,
+/// - no [`begin_write`](Self::begin_write) of this import is under way: these calls wait for it,
 ///   and if the thread that was interrupted has just begun it they wait for ever;
 /// - the exporter is not just dying: a call that finds that asks the system, which takes memory,
 ///   and waits, up to five seconds. An end of the export is found without either.
@@ -285,7 +285,7 @@ impl Import {
         clippy::type_complexity,
         reason = "the buffer comes back at once, or later, in one way"
     )]
-    pub fn write_later<B>(
+    pub fn begin_write<B>(
         &self,
         offset: usize,
         buffer: B,

@@ -39,7 +39,7 @@
 //! | `Import(mapId, exporter, &impAddr, &nbytes)` | [`Domain::import`](crate::Domain::import), [`Builder::import`](crate::Builder::import); not blocking: [`PendingImport`] |
 //! | an address of the destination proxy space | an [`Import`] and an offset, checked at each call |
 //! | `SendMsg`, blocking | [`Import::write`]: returns when the source may be used again, and (on one machine) everything has landed; [`Import::write_from`], of memory that is exported or aliased itself |
-//! | `SendMsg`, not blocking | [`Import::write_later`], with a handle ([`Pending`]); [`Import::flush`] |
+//! | `SendMsg`, not blocking | [`Import::begin_write`], with a handle ([`Pending`]); [`Import::flush`] |
 //! | notifications: handlers, block and unblock, accept and discard | [`Export::notifications`], [`Import::notify`], `flush_notifying` of [`Alias`], [`Log`] and [`Tracked`] |
 //! | `Unimport`, `Unexport`, the latter also not blocking | [`Import::unimport`], [`Export::unexport`], [`Export::begin_unexport`] |
 //!

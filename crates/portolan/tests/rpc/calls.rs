@@ -105,7 +105,7 @@ fn threads_call_at_once_each_way_of_running() -> Outcome {
 fn a_slow_call_holds_up_nobody_where_calls_have_threads() -> Outcome {
     let options = ServerOptions::default().concurrency(Concurrency::Call);
     let (_domain, _server, client) = served(&options);
-    let slow = client.start_wait(60_000)?;
+    let slow = client.begin_wait(60_000)?;
     // More than a window of them.
     for i in 0..200 {
         assert_eq!(client.add(i, 1), Ok(i + 1));
@@ -155,7 +155,7 @@ fn too_many_calls_are_refused() -> Outcome {
     for concurrency in [Concurrency::Pool(1), Concurrency::Call] {
         let options = ServerOptions::default().concurrency(concurrency).queue(1);
         let (_domain, _server, client) = served(&options);
-        let first = client.start_wait(60_000)?;
+        let first = client.begin_wait(60_000)?;
         // One more may wait for the pool's thread, and the thread may not have begun yet.
         let mut others = Vec::new();
         until("a call is refused", || {
@@ -180,10 +180,10 @@ fn a_window_that_is_full_waits_and_then_refuses() -> Outcome {
     let options = ServerOptions::default().concurrency(Concurrency::Call);
     let (_domain, _server, client) = served(&options);
     let hurried = client.within(Duration::from_millis(300));
-    let slow = client.start_wait(600_000)?;
+    let slow = client.begin_wait(600_000)?;
     let mut waiting = Vec::new();
     let refused = loop {
-        match hurried.start_null() {
+        match hurried.begin_null() {
             Ok(pending) => waiting.push(pending),
             Err(error) => break error,
         }
@@ -298,7 +298,7 @@ fn over_reliable_channels_it_is_the_same() -> Outcome {
 fn a_server_that_ends_tells_its_clients() -> Outcome {
     let options = ServerOptions::default().concurrency(Concurrency::Call);
     let (domain, server, client) = served(&options);
-    let slow = client.start_wait(60_000)?;
+    let slow = client.begin_wait(60_000)?;
     drop(server);
     assert_eq!(slow.wait(), Err(RpcError::ServerDied));
     assert_eq!(client.null(), Err(RpcError::ServerDied));

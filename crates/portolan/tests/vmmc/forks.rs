@@ -18,7 +18,7 @@ pub(crate) fn found(
         (
             import.write(0, b"child"),
             import.check(),
-            import.write_later(0, "x").err().map(|e| e.why),
+            import.begin_write(0, "x").err().map(|e| e.why),
         )
     });
     let name = export.map(Export::name);

@@ -161,7 +161,7 @@ fn it_has_no_words_and_takes_pieces_and_epochs() {
 
     import.write_scattered(&[(1, b"ab"), (8, b"c")]).unwrap();
     import.write_strided(16, 4, 1, b"xyz").unwrap();
-    import.write_later(30, b"later").unwrap().finish().unwrap();
+    import.begin_write(30, b"later").unwrap().finish().unwrap();
     import.flush(PATIENCE).unwrap();
     let out = import.write_scattered(&[(50, b"no"), (4 * PAGE, b"!")]);
     assert!(matches!(out, Err(UpdateError::OutOfBounds { .. })));

@@ -304,7 +304,7 @@ impl Worker {
             let mut pending = Vec::new();
             for _ in 0..MANY {
                 let number = self.number();
-                match client.start_count(self.at, number) {
+                match client.begin_count(self.at, number) {
                     Ok(call) => pending.push((number, call)),
                     Err(error) => over |= self.settle(number, Err(error)),
                 }
@@ -369,7 +369,7 @@ impl Worker {
             }
             10 => client.hint(at, number).map(|n| n == !number),
             _ => {
-                let pending = client.start_count(at, number)?;
+                let pending = client.begin_count(at, number)?;
                 self.holds.calls.pending.push((number, pending));
                 Err(RpcError::Deadline)
             }

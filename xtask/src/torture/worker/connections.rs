@@ -352,7 +352,11 @@ impl Worker {
             return Ok(true);
         };
         let len = question.len();
-        match connection.what.right.request(question, WhenFull::Fail) {
+        match connection
+            .what
+            .right
+            .begin_request(question, WhenFull::Fail)
+        {
             Ok(pending) => {
                 connection.number = number;
                 connection.what.open = Some(Asked { pending, len });

@@ -107,7 +107,7 @@ impl Way {
         match self {
             Self::Writes => import.write(at + 8, &record)?,
             Self::WritesLater => {
-                let later = import.write_later(at + 8, record);
+                let later = import.begin_write(at + 8, record);
                 let landed = later.and_then(Pending::finish);
                 landed.map_err(|unwritten| unwritten.why)?;
             }

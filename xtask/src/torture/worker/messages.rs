@@ -105,7 +105,7 @@ impl Worker {
                 why: SendError::WrongKind(..),
                 item,
             }) => {
-                let asked = right.request(*item, when_full);
+                let asked = right.begin_request(*item, when_full);
                 self.asked(asked);
             }
             Err(error) => self.unsent(at, error),
@@ -345,7 +345,7 @@ impl Worker {
                 Err(error) => self.unasked(error),
             }
         } else {
-            let asked = right.request(message, WhenFull::Fail);
+            let asked = right.begin_request(message, WhenFull::Fail);
             self.asked(asked);
         }
     }
