@@ -34,7 +34,7 @@ use freight::Freight;
 use ordinary::Ordinary;
 use portolan::{
     Deadline, Domain, Extent, LeaveError, Message, PendingReply, PortOptions, Protection,
-    RawExtent, ReceiveRight, SendOnceRight, SendRight, SharedExtent, Unsent, WaitSet, WhenFull,
+    RawExtent, ReceiveRight, SendError, SendOnceRight, SendRight, SharedExtent, WaitSet, WhenFull,
 };
 use portolan_abi::space::HostWord;
 use std::path::Path;
@@ -543,7 +543,7 @@ impl Worker {
         let when_full = self.when_full();
         let _ = right
             .send(message, when_full)
-            .map_err(|e| self.absorb(*e.message));
+            .map_err(|e| self.absorb(*e.item));
     }
 
     fn watch(&mut self) {
@@ -575,7 +575,7 @@ fn wake_up(domain: &Domain, worker: usize) -> Result<(), String> {
     let message = Message::new(b"").map_err(|e| e.to_string())?;
     match right.send(message, WhenFull::Fail) {
         Ok(()) => Ok(()),
-        Err(refused) if matches!(refused.reason, Unsent::Full { .. }) => Ok(()),
+        Err(refused) if matches!(refused.why, SendError::Full { .. }) => Ok(()),
         Err(refused) => Err(refused.to_string()),
     }
 }

@@ -2,6 +2,7 @@
 
 use super::request::ReplyPorts;
 use super::{ReceiveRight, SendError, WhenFull, entry, send};
+use crate::Refused;
 use crate::port::message::{Message, drop_sent};
 use crate::port::segment::Segment;
 use crate::port::shared_extent::SharedExtent;
@@ -92,19 +93,19 @@ impl SendRight {
     ///
     /// # Errors
     ///
-    /// [`SendError`] holds the message, whole, and the reason.
+    /// [`Refused`] holds the message, whole, and why.
     #[inline]
     pub fn send(
         &self,
         mut message: Message,
         when_full: impl Into<WhenFull>,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), Refused<Message, SendError>> {
         match self.send_from(&mut message, when_full) {
             Ok(()) => {
                 drop_sent!(message);
                 Ok(())
             }
-            Err(reason) => Err(reason.with(message)),
+            Err(why) => Err(Refused::new(message, why)),
         }
     }
 
@@ -119,7 +120,7 @@ impl SendRight {
         &self,
         message: &mut Message,
         when_full: impl Into<WhenFull>,
-    ) -> Result<(), super::Unsent> {
+    ) -> Result<(), super::SendError> {
         send::deliver(
             &self.to,
             &self.spot,
@@ -175,11 +176,11 @@ impl SendOnceRight {
     ///
     /// # Errors
     ///
-    /// [`SendError`] holds the message. The right is used up; the client that waits for the answer
+    /// [`Refused`] holds the message. The right is used up; the client that waits for the answer
     /// is told that none will come.
-    pub fn send(mut self, mut message: Message) -> Result<(), SendError> {
+    pub fn send(mut self, mut message: Message) -> Result<(), Refused<Message, SendError>> {
         self.post(Kind::Reply, &mut message)
-            .map_err(|reason| reason.with(message))
+            .map_err(|why| Refused::new(message, why))
     }
 
     fn is_live(&self) -> bool {
@@ -204,14 +205,18 @@ impl SendOnceRight {
     }
 
     #[inline]
-    pub(super) fn post(&mut self, kind: Kind, message: &mut Message) -> Result<(), super::Unsent> {
+    pub(super) fn post(
+        &mut self,
+        kind: Kind,
+        message: &mut Message,
+    ) -> Result<(), super::SendError> {
         // Before the claim as well as after it: a claim that is given back takes a slot until
         // the receiver looks, and a client's reply port, which may have taken the place of
         // one that is gone, has few. Rights on dead names would fill it.
         if !self.is_live() {
             self.given = true;
             self.uncount();
-            return Err(super::Unsent::DeadName);
+            return Err(super::SendError::DeadName);
         }
         let reply = RightWord {
             kind: RightKind::SendOnce,
@@ -222,7 +227,7 @@ impl SendOnceRight {
         let posted = send::try_post(&self.to, &spot, kind, Some(reply.pack()), message);
         // Refused for what is in it, or for want of a page: the right is not used up, and
         // its drop tells who waits.
-        if matches!(posted, Ok(()) | Err(super::Unsent::DeadName)) {
+        if matches!(posted, Ok(()) | Err(super::SendError::DeadName)) {
             self.given = true;
             self.uncount();
         }

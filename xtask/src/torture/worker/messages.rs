@@ -6,7 +6,7 @@ use super::{HEADERS, KEPT, KEPT_EXTENTS, LONG, NAMES, SHORT, Worker, keep};
 use portolan::channel::Channel;
 use portolan::{
     Access, Deadline, Domain, Message, PendingReply, PortOptions, ReceiveError, ReceiveRight,
-    RequestError, Right, SendError, Unsent, Urgency, WaitSet, WhenFull,
+    Refused, RequestError, Right, SendError, Urgency, WaitSet, WhenFull,
 };
 use std::sync::atomic::Ordering;
 
@@ -101,24 +101,24 @@ impl Worker {
         };
         match right.send(message, when_full) {
             Ok(()) => {}
-            Err(SendError {
-                reason: Unsent::WrongKind(..),
-                message,
+            Err(Refused {
+                why: SendError::WrongKind(..),
+                item,
             }) => {
-                let asked = right.request(*message, when_full);
+                let asked = right.begin_request(*item, when_full);
                 self.asked(asked);
             }
             Err(error) => self.unsent(at, error),
         }
     }
 
-    fn unsent(&mut self, at: usize, error: SendError) {
-        match error.reason {
-            Unsent::Full { .. } | Unsent::Allocate(_) => {}
-            Unsent::DeadName => drop(self.holds.sends.swap_remove(at)),
+    fn unsent(&mut self, at: usize, error: Refused<Message, SendError>) {
+        match error.why {
+            SendError::Full { .. } | SendError::Allocate(_) => {}
+            SendError::DeadName => drop(self.holds.sends.swap_remove(at)),
             other => self.corrupt(&format!("a message was refused: {other}")),
         }
-        self.absorb(*error.message);
+        self.absorb(*error.item);
     }
 
     fn asked(&mut self, asked: Result<PendingReply, RequestError>) {
@@ -135,7 +135,7 @@ impl Worker {
 
     fn unasked(&mut self, error: RequestError) {
         match error {
-            RequestError::Unsent(error) => self.absorb(*error.message),
+            RequestError::Unsent(error) => self.absorb(*error.item),
             RequestError::NoReplyPort(_, message) => self.absorb(*message),
             _ => {}
         }
@@ -230,14 +230,14 @@ impl Worker {
             match self.random.below(4) {
                 0 => {
                     // In place: as it came.
-                    let _ = once.send(message).map_err(|e| self.absorb(*e.message));
+                    let _ = once.send(message).map_err(|e| self.absorb(*e.item));
                     return;
                 }
                 1 => drop(once),
                 2 => {
                     self.doing(Doing::Serving);
                     let answer = self.compose();
-                    let _ = once.send(answer).map_err(|e| self.absorb(*e.message));
+                    let _ = once.send(answer).map_err(|e| self.absorb(*e.item));
                 }
                 _ => keep(&mut self.holds.onces, once),
             }
@@ -337,7 +337,7 @@ impl Worker {
                 Err(error) => self.unasked(error),
             }
         } else {
-            let asked = right.request(message, WhenFull::Fail);
+            let asked = right.begin_request(message, WhenFull::Fail);
             self.asked(asked);
         }
     }
@@ -354,7 +354,7 @@ impl Worker {
             return drop(once);
         }
         let answer = self.compose();
-        let _ = once.send(answer).map_err(|e| self.absorb(*e.message));
+        let _ = once.send(answer).map_err(|e| self.absorb(*e.item));
     }
 
     pub(super) fn take_answer(&mut self) {
