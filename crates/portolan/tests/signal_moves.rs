@@ -1,7 +1,7 @@
 //! Handlers that change their thread: what had come for them goes along.
 
 use portolan::{
-    Deadline, Domain, Given, HandlerId, Listener, ListenerOptions, Note, WaitSet, Waiting,
+    Deadline, Domain, HandlerId, Listener, ListenerOptions, Note, SignalError, WaitSet, Waiting,
 };
 use portolan_testkit::{PATIENCE, spin_until};
 use std::ops::Range;
@@ -56,7 +56,7 @@ fn a_handler_given_to_its_own_listener_stays() {
     assert!(listener.off(handler).unwrap());
     assert_eq!(
         listener.give(handler, &outbox),
-        Err(Given::Unknown(handler))
+        Err(SignalError::UnknownHandler(handler))
     );
 
     // One that interrupts is from then on waited for.
@@ -88,14 +88,14 @@ fn what_had_come_goes_along_also_to_a_listener_that_is_full_or_small() {
     }
     assert_eq!(there.dropped(), 96);
     here.give(handler, &there.outbox()).unwrap();
-    // All of it, in order, and by nobody else. (The four that are in the other FIFO as well
+    // All of it, in order, and by no other handler. (The four that are in the other FIFO as well
     // are handled once more.)
     assert_eq!((here.poll(), there.poll()), (100, 104));
     let sent: Vec<usize> = (at..at + 100).collect();
     assert_eq!((taken(&wide), taken_once(&seen)), (sent.clone(), sent));
     assert_eq!((taken(&over).len(), taken(&theirs).len()), (4, 0));
 
-    // Back and on, before anybody looks: what came along goes along.
+    // Back and on, before any thread looks: what came along goes along.
     for offset in 0..4 {
         assert_eq!(domain.signal(at + offset).unwrap(), 2);
     }

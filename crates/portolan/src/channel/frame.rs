@@ -1,19 +1,18 @@
 //! A raw channel gives a frame buffer: its units have fixed places.
 
 use super::reader::why_not;
-use super::{BindChannelError, Lagging, ReadError, Since};
+use super::{ChannelError, Lagging, ReadError, Since};
 use crate::channel::Ring;
 use crate::port::segment::copy_to;
 use crate::space::Member;
-use crate::wait::{Armable, WhyNoPlace};
+use crate::wait::{Armable, WaitSetError};
 use crate::{Deadline, Disowned};
 use portolan_shm::bulk;
 use portolan_shm::channel::{Finished, Reading, Signalling};
 use portolan_sys::futex;
 use std::sync::Arc;
 
-const NOT_RAW: BindChannelError =
-    BindChannelError::WrongKind("not raw", "`bind_writer` and `bind_reader`");
+const NOT_RAW: ChannelError = ChannelError::WrongKind("not raw", "`bind_writer` and `bind_reader`");
 
 /// The one who puts units to a raw channel.
 ///
@@ -47,14 +46,14 @@ pub struct FrameWriter {
 }
 
 impl FrameWriter {
-    pub(super) fn bind(ring: Ring) -> Result<Self, BindChannelError> {
+    pub(super) fn bind(ring: Ring) -> Result<Self, ChannelError> {
         let member = &ring.segment().right().to.member;
         member.present()?;
         if !ring.channel().mode().raw {
             return Err(NOT_RAW);
         }
         let bound = ring.channel().bind_writer(member.space);
-        bound.map_err(|space| BindChannelError::Written { space })?;
+        bound.map_err(|space| ChannelError::Written { space })?;
         let unsignalled = 0;
         Ok(Self { ring, unsignalled })
     }
@@ -84,7 +83,7 @@ impl FrameWriter {
     ///
     /// # Errors
     ///
-    /// [`Disowned`]; nobody was woken.
+    /// [`Disowned`]; no reader was woken.
     pub fn show(&mut self) -> Result<(), Disowned> {
         self.present()?;
         self.unsignalled = 0;
@@ -141,7 +140,7 @@ impl std::fmt::Debug for FrameWriter {
 /// ```
 pub struct FrameReader {
     ring: Ring,
-    /// Its entry, if it has one: with that a wait set is told. Nobody looks where it stands.
+    /// Its entry, if it has one: by that a wait set is told. No writer looks at its position.
     reading: Reading,
     /// Units that had been put when it last waited.
     seen: u64,
@@ -150,7 +149,7 @@ pub struct FrameReader {
 }
 
 impl FrameReader {
-    pub(super) fn bind(ring: Ring) -> Result<Self, BindChannelError> {
+    pub(super) fn bind(ring: Ring) -> Result<Self, ChannelError> {
         let member = &ring.segment().right().to.member;
         member.present()?;
         if !ring.channel().mode().raw {
@@ -224,7 +223,7 @@ impl FrameReader {
         writer.space == 0 && writer.left != self.left
     }
 
-    /// Arms it for a wait set, whose place `link` names, or for nobody (0); `false` if something
+    /// Arms it for a wait set, whose place `link` names, or for none (0); `false` if something
     /// is there.
     pub(crate) fn arm_for(&self, link: u64) -> bool {
         let channel = self.ring.channel();
@@ -243,7 +242,7 @@ impl Drop for FrameReader {
         if self.member().present().is_ok() {
             let channel = self.ring.channel();
             let none = channel.start_reading(Since::Now);
-            // Nobody waits for a reader of frames.
+            // No writer waits for a reader of frames.
             let _ = channel.leave(std::mem::replace(&mut self.reading, none));
         }
     }
@@ -264,7 +263,7 @@ impl Armable for FrameReader {
         self.member().number
     }
 
-    fn why_not(&self) -> Option<WhyNoPlace> {
+    fn why_not(&self) -> Option<WaitSetError> {
         why_not(&self.ring, &self.reading)
     }
 

@@ -2,12 +2,13 @@
 
 mod traced;
 
-use super::{BindChannelError, Channel, Purpose};
+use super::{Channel, ChannelError, Purpose};
 use crate::channel::Ring;
 use crate::port::segment::copy_to;
 use crate::space::record::Begun;
 use crate::wait::Backoff;
 use crate::{Deadline, Disowned, EventKind};
+use portolan_shm::bulk;
 use portolan_shm::channel::{self as shm, Finished, Pen};
 use portolan_shm::mark;
 use portolan_sys::{barrier, futex};
@@ -49,7 +50,7 @@ pub struct Writer {
     pen: Pen,
     /// How often it has woken readers.
     wakes: u64,
-    /// What its messages are to a trace: nothing, where somebody else tells of them.
+    /// What its messages are to a trace: nothing, where another layer records them.
     event: Option<EventKind>,
     /// Where the message that is appended to began, and its bytes so far.
     appended: (u64, u64),
@@ -66,7 +67,7 @@ pub struct Writer {
 /// // Eight units of 48 bytes each: a signal at every second one.
 /// writer.write(&[7; 8 * 48], Deadline::NOW)?;
 /// assert_eq!(writer.counts().signals, 4);
-/// // There is nobody to wake.
+/// // There is no reader to wake.
 /// assert_eq!(writer.counts().wakes, 0);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -115,29 +116,29 @@ pub enum WriteError {
     NoDescriptor(#[from] crate::NoDescriptor),
 }
 
-impl From<shm::WriteError> for WriteError {
-    fn from(error: shm::WriteError) -> Self {
+impl From<shm::NotWritten> for WriteError {
+    fn from(error: shm::NotWritten) -> Self {
         match error {
-            shm::WriteError::Full { room, wanted } => Self::Full { room, wanted },
-            shm::WriteError::TooLong { len, most } => Self::TooLong { len, most },
+            shm::NotWritten::Full { room, wanted } => Self::Full { room, wanted },
+            shm::NotWritten::TooLong { len, most } => Self::TooLong { len, most },
             _ => Self::Contended,
         }
     }
 }
 
 impl Writer {
-    pub(super) fn bind(ring: Ring) -> Result<Self, BindChannelError> {
+    pub(super) fn bind(ring: Ring) -> Result<Self, ChannelError> {
         let member = &ring.segment().right().to.member;
         member.present()?;
         if ring.channel().mode().raw {
-            return Err(BindChannelError::WrongKind("raw", "`bind_frame_writer`"));
+            return Err(ChannelError::WrongKind("raw", "`bind_frame_writer`"));
         }
         let space = member.space;
         let channel = ring.channel();
         if !channel.mode().many_writers {
             channel
                 .bind_writer(space)
-                .map_err(|space| BindChannelError::Written { space })?;
+                .map_err(|space| ChannelError::Written { space })?;
         }
         let mut pen = channel.resume_writing(space);
         pen.relax_when(barrier::allowed);
@@ -172,7 +173,10 @@ impl Writer {
         message: &[u8],
         deadline: impl Into<Deadline>,
     ) -> Result<u64, WriteError> {
-        self.write_parts(&[message], deadline)
+        match self.write_straight(message.len(), |words| bulk::store(words, message)) {
+            Some(position) => Ok(position),
+            None => self.write_any(&[message], deadline.into()),
+        }
     }
 
     /// As [`Self::write`], for a message whose parts lie apart.
@@ -186,31 +190,59 @@ impl Writer {
         parts: &[&[u8]],
         deadline: impl Into<Deadline>,
     ) -> Result<u64, WriteError> {
+        let len = parts.iter().map(|part| part.len()).sum();
+        let written = self.write_straight(len, |words| {
+            let mut at = 0;
+            for part in parts {
+                bulk::store_at(words, at, part);
+                at += part.len();
+            }
+        });
+        match written {
+            Some(position) => Ok(position),
+            None => self.write_any(parts, deadline.into()),
+        }
+    }
+
+    /// The straight line: a message of one unit, for which there is room, while nobody traces;
+    /// its position. `None`: nothing was written, and [`Self::write_any`] is to be asked.
+    #[inline(always)]
+    fn write_straight(&mut self, len: usize, copy: impl FnOnce(&[AtomicU64])) -> Option<u64> {
+        // The first of these before our own lines are looked at: a forked child has none.
+        if self.present().is_err() || self.is_traced() {
+            return None;
+        }
+        let position = self.pen.position();
+        let channel = self.ring.channel();
+        if channel.write_straight(&mut self.pen, len, copy)? == Finished::Wake {
+            self.wake();
+        }
+        Some(position)
+    }
+
+    /// Writes any message.
+    #[inline(never)]
+    fn write_any(&mut self, parts: &[&[u8]], deadline: Deadline) -> Result<u64, WriteError> {
         self.present()?;
         if self.is_traced() {
-            return self.write_traced(parts, deadline.into());
+            return self.write_traced(parts, deadline);
         }
         self.write_untraced(parts, deadline)
     }
 
-    #[inline]
-    fn write_untraced(
-        &mut self,
-        parts: &[&[u8]],
-        deadline: impl Into<Deadline>,
-    ) -> Result<u64, WriteError> {
+    fn write_untraced(&mut self, parts: &[&[u8]], deadline: Deadline) -> Result<u64, WriteError> {
         self.finish_begun();
         let position = self.pen.position();
         match self.ring.channel().write(&mut self.pen, parts) {
             Ok(Finished::Done) => {}
             Ok(Finished::Wake) => self.wake(),
-            Err(error) => return self.retry(error, parts, deadline.into()),
+            Err(error) => return self.retry(error, parts, deadline),
         }
         Ok(self.written(position))
     }
 
     /// As [`Self::write`], of a message of `len` bytes that `copy` puts at the beginning of the
-    /// words; `false` if it does not fit a unit. Waits for nobody.
+    /// words; `false` if it does not fit a unit. Waits for no reader.
     #[inline]
     pub(crate) fn write_with(
         &mut self,
@@ -239,15 +271,15 @@ impl Writer {
     #[cold]
     fn retry(
         &mut self,
-        mut error: shm::WriteError,
+        mut error: shm::NotWritten,
         parts: &[&[u8]],
         deadline: Deadline,
     ) -> Result<u64, WriteError> {
         let mut pause = Duration::from_micros(1);
         loop {
             match error {
-                shm::WriteError::Full { wanted, .. } => self.wait_for_room(wanted, deadline)?,
-                shm::WriteError::Contended if !deadline.has_passed() => {
+                shm::NotWritten::Full { wanted, .. } => self.wait_for_room(wanted, deadline)?,
+                shm::NotWritten::Contended if !deadline.has_passed() => {
                     std::thread::sleep(pause);
                     pause = (pause * 2).min(Duration::from_millis(1));
                 }
@@ -281,7 +313,7 @@ impl Writer {
         loop {
             match self.ring.channel().claim(&mut self.pen, len) {
                 Ok(()) => return Ok(Claim { writer: self, len }),
-                Err(shm::WriteError::Full { wanted, .. }) => {
+                Err(shm::NotWritten::Full { wanted, .. }) => {
                     self.wait_for_room(wanted, deadline)?;
                 }
                 Err(other) => return Err(other.into()),
@@ -333,7 +365,7 @@ impl Writer {
                     self.owe(finished);
                     return Ok(done);
                 }
-                Err(shm::WriteError::Full { wanted, .. }) => {
+                Err(shm::NotWritten::Full { wanted, .. }) => {
                     self.wait_for_room(wanted, deadline)?;
                 }
                 Err(other) => return Err(other.into()),
@@ -371,7 +403,7 @@ impl Writer {
                     }
                     return Ok(());
                 }
-                Err(shm::WriteError::Full { wanted, .. }) => {
+                Err(shm::NotWritten::Full { wanted, .. }) => {
                     self.wait_for_room(wanted, deadline)?;
                 }
                 Err(other) => return Err(other.into()),
@@ -401,7 +433,7 @@ impl Writer {
         self.ring.channel().mode().reliable
     }
 
-    /// Whether somebody reads by this entry, and was not dropped.
+    /// Whether this entry has a reader that was not dropped.
     pub(super) fn is_read_by(&self, entry: u8) -> bool {
         self.ring.channel().is_read_by(entry)
     }
@@ -573,7 +605,7 @@ impl Claim<'_> {
         }
     }
 
-    /// Whether somebody reads by this entry, and was not dropped.
+    /// Whether this entry has a reader that was not dropped.
     pub(super) fn is_read_by(&self, entry: u8) -> bool {
         self.writer.is_read_by(entry)
     }

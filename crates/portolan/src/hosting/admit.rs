@@ -577,7 +577,7 @@ impl Host {
 }
 
 /// Lets an observer read: it gets the region's file, open for reading only, and no space.
-/// Nobody keeps anything of it here.
+/// This process keeps nothing of it.
 fn show(member: &Member, connection: &Descriptor) {
     // Fails in a host of another user than the domain's creator: then an observer is
     // trusted not to write, as members are. And it fails for want of a descriptor.

@@ -16,6 +16,7 @@ use super::Role;
 use super::admit::{Admission, Event};
 use super::host::{self, Host, region_is_ours};
 use super::membership_thread::{MembershipThread, Stop};
+use crate::Disowned;
 use crate::directory::Offers;
 use crate::space::LeaveError;
 use crate::space::Member;
@@ -44,9 +45,9 @@ const REST: Duration = Duration::from_secs(1);
 /// A member's connection to its host.
 pub(super) struct Control {
     connection: Option<Descriptor>,
-    /// Who has answered on it.
+    /// The member that has answered on it.
     known: Option<HostWord>,
-    /// Who hosts, when we last looked.
+    /// The member that hosted when we last looked.
     host: HostWord,
     /// Whether it may have a descriptor of our memory.
     trusted: bool,
@@ -71,7 +72,7 @@ impl Default for Control {
     }
 }
 
-/// Who hosts, as a member sees it.
+/// The host, as a member sees it.
 enum View {
     /// We do.
     Mine,
@@ -120,7 +121,7 @@ fn has_execed(member: &Member, word: HostWord) -> bool {
 fn succeed(member: &Member, from: HostWord) -> bool {
     portolan_shm::mark!("host.contest");
     let word = &member.tables().header.host.word;
-    // AcqRel: we see what the last host did; who follows us sees what we do.
+    // AcqRel: we see what the last host did; the next host sees what we do.
     let won = word.compare_exchange(
         from.pack(),
         me(member).pack(),
@@ -420,7 +421,7 @@ impl MembershipThread {
             let pidfd = match turn {
                 Ok(Turn::Sleep(pidfd)) => pidfd,
                 Ok(Turn::Again | Turn::Host) => continue,
-                Err(_) => return Err(LeaveError::Disconnected),
+                Err(_) => return Err(LeaveError::Disowned(Disowned::Disconnected)),
             };
             told = control.tell_leaving(told);
             // Look at the status by the clock, too: a new host may return us unasked.
@@ -428,7 +429,7 @@ impl MembershipThread {
             let until = control.deadline().unwrap_or(deadline).min(deadline);
             let slept = control.sleep(&self.offers, None, pidfd.as_ref(), Some(until));
             if slept.is_err() {
-                return Err(LeaveError::Disconnected);
+                return Err(LeaveError::Disowned(Disowned::Disconnected));
             }
         }
     }

@@ -16,7 +16,7 @@
 use super::bind::bind;
 use super::rights::{SendRight, drop_counted, held, is_unused};
 use super::wire::Contents;
-use super::{BindError, ConnectError, PortOptions, Unsent, close, names, send};
+use super::{BindError, ConnectError, PortOptions, close, names, send};
 use crate::space::Member;
 use crate::space::region::Attached;
 use crate::{Deadline, Extent, Message};
@@ -47,13 +47,13 @@ pub(crate) struct Memory {
 ///
 /// # Errors
 ///
-/// [`MakeError`], and the extent, which is the caller's again.
+/// [`BindError`], and the extent, which is the caller's again.
 pub(crate) fn make(
     member: &Arc<Member>,
     name: Option<&str>,
     extent: Extent,
     frozen: bool,
-) -> Result<SendRight, (MakeError, Option<Extent>)> {
+) -> Result<SendRight, (BindError, Option<Extent>)> {
     // Cannot fail: a message holds so short a header, and one extent at least.
     let mut message = Message::new(if frozen { FROZEN } else { &[] }).unwrap_or_default();
     drop(message.push(extent));
@@ -64,7 +64,7 @@ fn make_of(
     member: &Arc<Member>,
     name: Option<&str>,
     message: &mut Message,
-) -> Result<SendRight, MakeError> {
+) -> Result<SendRight, BindError> {
     if let Some(name) = name {
         names::check(member, name)?;
     }
@@ -87,7 +87,7 @@ fn make_of(
         owner: 0,
         ..was
     };
-    // The line of no return. Release: all of it comes before it is everybody's.
+    // The line of no return. Release: all of it comes before any space finds it.
     status.store(shared.pack(), Ordering::Release);
     mark!("segment.shared");
     if let Some(won) = won {
@@ -95,15 +95,6 @@ fn make_of(
     }
     port.given();
     Ok(right)
-}
-
-/// Why no segment was made.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum MakeError {
-    #[error(transparent)]
-    Bind(#[from] BindError),
-    #[error(transparent)]
-    Unsent(#[from] Unsent),
 }
 
 /// A right on the segment of this name, waiting until there is one.
@@ -198,7 +189,7 @@ pub(crate) fn for_each_channel(member: &Member, mut act: impl FnMut(u16, &Channe
     }
 }
 
-/// Closes a segment on which nobody has a right any more. For anybody.
+/// Closes a segment on which no space has a right any more. Any space may call it.
 pub(super) fn close_unused(member: &Member, port: PortName) {
     let Some(entry) = member.tables().ports.get(usize::from(port.index)) else {
         return;
@@ -207,7 +198,7 @@ pub(super) fn close_unused(member: &Member, port: PortName) {
     if !is_unused(member, port) {
         return;
     }
-    // G2: one thread of this space. Nobody waits, or is told of anything, under this lock.
+    // G2: one thread of this space. No thread waits, or is told of anything, under this lock.
     let alone = member
         .closing
         .lock()
@@ -234,7 +225,7 @@ pub(crate) fn memory(right: &SendRight) -> Option<Memory> {
 }
 
 fn memory_of(member: &Member, queue: &Queue<'_>) -> Option<Memory> {
-    // Nobody takes it, so it lies where the queue begins.
+    // No receiver takes it, so it lies where the queue begins.
     let head = queue.port.receiver.head.load(Ordering::Acquire);
     let contents = Contents::read(member, &queue.slot(head));
     Some(Memory {

@@ -4,12 +4,12 @@
 //! be sent once. So the extents of a call go through a port, as a *parcel* with a number,
 //! and what goes through the channel names the parcel. A parcel is sent before the call
 //! that names it, once there is a place for that, so it is there when the call arrives; that
-//! of an answer before the answer, unless nobody waits for it any more. A parcel says whose
+//! of an answer before the answer, unless no caller waits for it any more. A parcel says whose
 //! call it is of, and goes back as soon as its call is seen to be over ([`Parcels::tidy`]).
 
-use crate::port::{ReceiveRight, SendError, SendRight, WhenFull};
+use crate::port::{ReceiveRight, SendRight, WhenFull};
 use crate::schema::Unpack;
-use crate::{Access, Deadline, Extent, Message, Unsent};
+use crate::{Access, Deadline, Extent, Message, Refused, SendError};
 use portolan_abi::beside::CallParcel;
 use portolan_shm::mark;
 use serde::de::Error as _;
@@ -50,7 +50,7 @@ impl Large {
 
 impl std::fmt::Debug for Large {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // A look takes it out for a moment: nobody else can have it, it is not `Sync`.
+        // A look takes it out for a moment: no other thread can have it, it is not `Sync`.
         let extent = self.0.take();
         let shown = f.debug_tuple("Large").field(&extent).finish();
         self.0.set(extent);
@@ -98,7 +98,7 @@ pub(super) struct Reading(Option<Arc<Parcels>>);
 impl Drop for Reading {
     fn drop(&mut self) {
         if let Some(parcels) = &self.0 {
-            // Release: who finds none sees what was opened.
+            // Release: a thread that finds none sees what was opened.
             parcels.reading.fetch_sub(1, Ordering::Release);
         }
     }
@@ -115,7 +115,7 @@ pub(super) enum NotSent {
     #[error("the other side has too many extents to open: call again later")]
     Full(Parcel),
     #[error("{0}")]
-    Unsent(Unsent),
+    Unsent(SendError),
 }
 
 impl std::fmt::Debug for NotSent {
@@ -174,19 +174,19 @@ impl Parcels {
                 mark!("call.parcel_sent");
                 Ok(())
             }
-            Err(SendError {
-                reason: Unsent::Full { .. },
-                mut message,
+            Err(Refused {
+                why: SendError::Full { .. },
+                mut item,
             }) => {
-                let extents = message.split_off(0);
+                let extents = item.split_off(0);
                 Err(NotSent::Full(Parcel { number, extents }))
             }
-            Err(error) => Err(NotSent::Unsent(error.reason)),
+            Err(error) => Err(NotSent::Unsent(error.why)),
         }
     }
 
     /// Takes in what has come, so that the port has room, and gives back the parcels of calls
-    /// that nobody waits for.
+    /// that no caller waits for.
     pub(super) fn tidy(&self, waits: impl Fn(u64) -> bool) {
         // The thread that has the lock takes the messages in.
         let Ok(mut inbox) = self.from.try_lock() else {
@@ -201,7 +201,8 @@ impl Parcels {
     }
 
     /// An answer is taken whose parcel may still be opened: to be asked for under the lock
-    /// under which others tidy, before the call is over. Waits for nobody, as one who opens may.
+    /// under which others tidy, before the call is over. Never waits, while a thread that opens one
+    /// may.
     pub(super) fn reading(parcels: Option<&Arc<Self>>) -> Reading {
         if let Some(parcels) = parcels {
             parcels.reading.fetch_add(1, Ordering::Relaxed);
@@ -245,7 +246,7 @@ fn message(
 ) -> Result<Message, crate::MessageError> {
     let mut message = Message::new(&CallParcel { number, call }.encode())?;
     for extent in extents {
-        message.push(extent).map_err(|refused| refused.error)?;
+        message.push(extent).map_err(|refused| refused.why)?;
     }
     Ok(message)
 }

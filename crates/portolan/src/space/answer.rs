@@ -55,7 +55,7 @@ pub(crate) fn no_answer(why: Garbled) -> JoinError {
     garbled(what, found as u64, wanted as u64)
 }
 
-/// Refuses a socket that somebody else than the domain's user listens at.
+/// Refuses a socket at which another user than the domain's listens.
 pub(crate) fn check_owner(
     connection: &Descriptor,
     address: &Address,

@@ -1,5 +1,6 @@
 //! Errors say why a process is not, or not cleanly, a member of a domain.
 
+use super::Disowned;
 use portolan_abi::limits::{MAX_DOMAIN_NAME, MAX_SPACES};
 use portolan_sys::memory::{AllocateError, MapError, VerifyError};
 use portolan_sys::socket::{Holder, SocketError};
@@ -124,7 +125,7 @@ pub enum JoinError {
         "host and newcomer are in different process namespaces and could not see one another die: share one (for containers, --pid)"
     )]
     OtherNamespace,
-    /// The state's: nobody has this domain of another user, and only that user can create it.
+    /// The state's: no process has this domain of another user, and only that user can create it.
     #[error("user {owner} has no domain {name:?} here, and only that user can create it")]
     Absent {
         /// The domain's name.
@@ -143,6 +144,13 @@ pub enum JoinError {
         /// Whose it would be.
         owner: u32,
     },
+    /// The state's: every process that was in the domain has left it or died, and an observer
+    /// sees nothing any more.
+    #[error("the domain {name:?} has ended: every process that was in it has left or died")]
+    Ended {
+        /// The domain's name.
+        name: String,
+    },
     /// The caller's: the directory of [`Builder::path`](super::Builder::path) is not one that
     /// this user may make a socket in.
     #[error(
@@ -154,7 +162,7 @@ pub enum JoinError {
         /// The kernel's reason.
         source: io::Error,
     },
-    /// A stranger's: the socket of this name belongs to somebody else. Or the caller's, in a user
+    /// A stranger's: the socket of this name belongs to another user. Or the caller's, in a user
     /// namespace that has no number for the domain's user.
     #[error(
         "the socket of this domain belongs to user {found}{} instead of {owner}{}: not connected", nameless(*.found), by(.holder)
@@ -256,7 +264,7 @@ fn by(holder: &Option<Holder>) -> String {
     })
 }
 
-/// Why nobody may have answered.
+/// Why no answer may have come.
 fn silent(holder: &Option<Holder>) -> String {
     match holder {
         Some(holder) if holder.stopped => format!(
@@ -361,12 +369,19 @@ pub enum LeaveError {
         /// How long we waited.
         waited: Duration,
     },
-    /// The caller's: its descriptors are gone, so nobody could be told; see [`crate::Disowned`].
-    #[error("this process has closed its descriptors: what it held is returned when it ends")]
-    Disconnected,
-    /// The caller's: this process was forked from the member, and never was one.
-    #[error("this process was forked from a member and has nothing to leave")]
-    Forked,
+    /// See [`Disowned`]. What a process held that has closed its descriptors is returned when it
+    /// ends; a forked one has nothing to leave.
+    #[error("{}", not_left(.0))]
+    Disowned(Disowned),
+}
+
+fn not_left(why: &Disowned) -> &'static str {
+    match why {
+        Disowned::Forked => "this process was forked from a member and has nothing to leave",
+        Disowned::Disconnected => {
+            "this process has closed its descriptors: what it held is returned when it ends"
+        }
+    }
 }
 
 const _: () = assert!(MAX_SPACES == 256, "Full speaks of 255 members");

@@ -1,7 +1,7 @@
 //! An observer reads a region without being in the domain.
 //!
 //! An observer asks the host once for the region's file, which it gets open for reading
-//! only; afterwards nobody knows of it. It has no space and no connection, cannot write,
+//! only; afterwards no member knows of it. It has no space and no connection, cannot write,
 //! cannot become the host, and does not keep the domain alive. It finds out by itself
 //! that the domain is over: when no space is left whose process lives.
 
@@ -25,8 +25,8 @@ use std::time::{Duration, Instant};
 
 /// How long one connection waits for an answer, at first and at most; as in joining.
 const PATIENCE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(4));
-/// How long nobody may listen before we believe it: between a name's making and its
-/// listening, or a host's end and its successor's first look.
+/// How long no process may listen before we believe that the domain is over: between a name's
+/// making and its listening, or a host's end and its successor's first look.
 pub(crate) const ABSENCE: Duration = Duration::from_millis(50);
 /// Pause before looking again.
 const PAUSE: Duration = Duration::from_millis(2);
@@ -55,11 +55,6 @@ pub struct Observer {
     picture: Mutex<Picture>,
     name: String,
 }
-
-/// The state's: every process that was in the domain has left it or is dead.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the domain has ended: every process that was in it has left or died")]
-pub struct Over;
 
 impl Builder {
     /// Looks into the domain without being in it: see [`Observer`]. It is not created if
@@ -120,16 +115,18 @@ impl Observer {
         &self.name
     }
 
-    /// Looks at everybody and everything in the domain; see [`crate::Domain::survey`].
+    /// Looks at every space and everything in the domain; see [`crate::Domain::survey`].
     ///
     /// # Errors
     ///
-    /// [`Over`].
-    pub fn survey(&self) -> Result<Survey, Over> {
+    /// [`JoinError::Ended`].
+    pub fn survey(&self) -> Result<Survey, JoinError> {
         let picture = self.picture();
         let ground = Ground::of_observer(&picture, &self.file);
         if !lives(&ground, &picture) {
-            return Err(Over);
+            return Err(JoinError::Ended {
+                name: self.name.clone(),
+            });
         }
         let protection = protection_of(picture.tables().header);
         Ok(survey::take(&ground, &self.name, protection))
@@ -173,7 +170,7 @@ fn lives(ground: &Ground<'_>, picture: &Picture) -> bool {
     let base = usize::try_from(tables.header.base.load(Ordering::Relaxed)).unwrap_or(0);
     match (living.next(), living.next()) {
         (None, _) => false,
-        // Alone: it may be another program by now, which nobody else would notice.
+        // Alone: it may be another program by now, which nothing else would show.
         (Some(only), None) => tables
             .spaces
             .get(usize::from(only))

@@ -88,17 +88,17 @@ fn whatever_a_buffers_own_code_does_later_writes_are_done() {
     let import = Arc::new(domain.import("x", LONG).unwrap());
     // It panics on the thread that writes for all.
     let panics = Second::new(|| panic!("as a buffer may"));
-    let broken = import.write_later(0, panics).unwrap();
+    let broken = import.begin_write(0, panics).unwrap();
     assert!(broken.wait(LONG) && broken.is_done());
     let finished = catch_unwind(AssertUnwindSafe(|| broken.finish().is_ok()));
     assert!(finished.is_err());
     import.flush(LONG).unwrap();
-    // It is let go of on that thread, since nobody waits for it, and writes there.
+    // It is let go of on that thread, since no thread waits for it, and writes there.
     let (go, gone) = mpsc::channel();
     let waits = Second::new(move || gone.recv_timeout(LONG).unwrap());
-    let first = import.write_later(100, waits).unwrap();
-    drop(import.write_later(0, WritesWhenDropped(Arc::clone(&import))));
-    let last = import.write_later(200, b"last").unwrap();
+    let first = import.begin_write(100, waits).unwrap();
+    drop(import.begin_write(0, WritesWhenDropped(Arc::clone(&import))));
+    let last = import.begin_write(200, b"last").unwrap();
     go.send(()).unwrap();
     assert!(first.wait(LONG) && last.wait(LONG));
     first.finish().expect("it has landed");
@@ -283,7 +283,7 @@ fn ordinary_memory_is_written_only_where_the_exporters_status_page_is() {
     let theirs = PidFd::open(other.id()).unwrap();
     let wrong = [copy(&status_page), copy(&notification_page), theirs.into()];
     assert!(ordinary(at(good), wrong).unwrap().is_none());
-    // A dead one, whose id may be anybody's.
+    // A dead one, whose id another process may have.
     let theirs = PidFd::open(other.id()).unwrap();
     other.kill().unwrap();
     other.wait().unwrap();

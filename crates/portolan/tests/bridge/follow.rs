@@ -5,8 +5,8 @@ use crate::numbered::{fill, long};
 use portolan::channel::{Channel, ChannelOptions, Lagging, ReadError, ReaderOptions};
 use portolan::channel::{Signalling, Writer};
 use portolan::{
-    ConnectOptions, ConnectToError, Deadline, Domain, OfferChannelError, OfferOptions,
-    OfferedChannel, Permissions,
+    ConnectOptions, ConnectToError, Deadline, Domain, OfferError, OfferOptions, OfferedChannel,
+    Permissions,
 };
 use portolan_testkit::{unique, until};
 
@@ -42,7 +42,7 @@ fn reliable() -> Offering {
     )
 }
 
-/// Somebody of another domain who follows it.
+/// A follower in another domain.
 fn follower(theirs: &str) -> Child {
     let mut child = Child::new();
     let ours = unique("follower");
@@ -150,7 +150,7 @@ fn a_client_that_is_dropped_for_lagging_is_told_that_it_is_over() {
     }
     child.resume();
     until("it has left", || theirs.offered.clients() == 0);
-    // What came before waits for its reader; who reads no more holds up nothing.
+    // What came before waits for its reader; a reader that reads no more delays nothing.
     assert_eq!(child.ask("read-no-more"), "done");
     until("it knows", || child.ask("is-live") == "false");
 }
@@ -297,14 +297,14 @@ fn what_cannot_be_offered_or_followed_is_refused() {
         channel.offer("other", &permissions, OfferOptions::default())
     };
     let raw = offer(&ChannelOptions::unnamed().raw());
-    assert!(matches!(raw, Err(OfferChannelError::Bind(_))), "{raw:?}");
+    assert!(matches!(raw, Err(OfferError::Raw)), "{raw:?}");
     let polled = offer(&ChannelOptions::unnamed().signal(Signalling::Never));
-    assert!(matches!(polled, Err(OfferChannelError::NeverSignals)));
+    assert!(matches!(polled, Err(OfferError::NeverSignals)));
     let channel = domain.make_channel(&ChannelOptions::unnamed()).unwrap();
     let _parcels = channel.bind_parcel_writer().unwrap();
     let permissions = Permissions::own_user();
     let refused = channel.offer("other", &permissions, OfferOptions::default());
-    assert!(matches!(refused, Err(OfferChannelError::Parcels)));
+    assert!(matches!(refused, Err(OfferError::Parcels)));
 
     let theirs = offering(&ChannelOptions::unnamed(), OfferOptions::default());
     let few = ConnectOptions::default().most_bytes(64 * 1024 - 1);

@@ -5,7 +5,7 @@ use crate::numbered::{held, is_message, long, message};
 use crate::over::{offering, plain};
 use portolan::{
     ConnectOptions, Deadline, Domain, OfferOptions, OfferedPort, PortOptions, ReceiveRight,
-    SendRight, Unsent, ViolationKind,
+    SendError, SendRight, ViolationKind,
 };
 use portolan_abi::FORMAT_VERSION;
 use portolan_abi::bridge::{Answer, Ask, DESCRIPTORS, Denied, FrameHeader, Granted, WAKE, control};
@@ -123,7 +123,7 @@ pub(crate) fn preamble(frame: &FrameHeader, lengths: &[u64]) -> Vec<u8> {
     bytes
 }
 
-/// Beside each stranger, somebody honest.
+/// An honest client beside each stranger.
 pub(crate) struct Beside {
     pub(crate) name: String,
     port: ReceiveRight,
@@ -153,7 +153,7 @@ impl Beside {
         }
     }
 
-    /// The stranger has just broken the rules like this, and is out; the other one goes on.
+    /// The stranger has just broken the rules like this, and is out; the honest client goes on.
     #[track_caller]
     pub(crate) fn goes_on(&mut self, is_it: impl Fn(&ViolationKind) -> bool) {
         let mut violations = Vec::new();
@@ -195,7 +195,7 @@ fn what_is_no_request_is_refused() {
     newer.extend([7; 60]);
     let answer = answer_to(&accepted(&beside.name), &newer).map(|(answer, _)| answer);
     assert_eq!(answer, Some(Answer::Refused(Refusal::new(Denied::Version))));
-    // Somebody who says nothing and goes.
+    // A client that says nothing and goes.
     drop(accepted(&beside.name));
     beside.works();
     // A byte ring of any length that it likes: it gets what is allowed.
@@ -385,20 +385,20 @@ fn many_small_extents_count_as_the_pages_that_they_take() {
             .goes_on(|kind| matches!(kind, ViolationKind::TooLong { bytes, .. } if *bytes > most));
         assert_eq!(held(&beside.theirs), 0);
     }
-    // Somebody honest is told before, and what it is that counts.
+    // An honest client is told beforehand what counts.
     let message = message(&beside.ours, 0, &[1; 256]);
     let unsent = beside.honest.send(message, long()).unwrap_err();
-    let Unsent::TooLong {
+    let SendError::TooLong {
         len: 256,
         extents: 256,
         bytes: taken,
         most: 1_048_576,
-    } = unsent.reason
+    } = unsent.why
     else {
-        panic!("{}", unsent.reason);
+        panic!("{}", unsent.why);
     };
     assert_eq!(taken, 256 * 4096 + 8192);
-    let text = unsent.reason.to_string();
+    let text = unsent.why.to_string();
     for part in [
         "256 bytes in 256 extents",
         "takes 1056768 bytes",

@@ -5,7 +5,7 @@ use portolan::channel::{
     Channel, ChannelOptions, Parcel, ParcelReader, ParcelWriter, ReadError, Reader, ReaderOptions,
 };
 use portolan::{
-    Deadline, Domain, Message, PortKind, Token, WaitSet, Waiting, WhenFull, WhyNoPlace,
+    Deadline, Domain, Message, PortKind, Token, WaitSet, WaitSetError, Waiting, WhenFull,
 };
 use std::sync::mpsc;
 use std::time::Duration;
@@ -81,7 +81,7 @@ async fn a_task_is_told_of_parcels_and_of_later_writers() {
     for round in 0..60 {
         let gone = timeout(PATIENCE, reader.receive_async()).await.unwrap();
         assert_eq!(gone.unwrap_err(), ReadError::WriterGone);
-        // Nobody writes. What is given up loses nothing.
+        // No writer writes. A wait that is given up loses nothing.
         let nothing = timeout(Duration::from_micros(50), reader.receive_async()).await;
         assert!(nothing.is_err());
         next.send(round).unwrap();
@@ -208,8 +208,8 @@ fn a_reader_of_parcels_that_is_not_added_comes_back() {
     let channel = domain.make_channel(&ChannelOptions::unnamed()).unwrap();
     let mut writer = channel.bind_parcel_writer().unwrap();
     let mut refused = set.add(bound(&channel)).unwrap_err();
-    assert_eq!(refused.why, WhyNoPlace::OtherDomain);
+    assert!(matches!(refused.why, WaitSetError::OtherDomain { .. }));
     writer.send(b"", shared(&domain, 3), Deadline::NOW).unwrap();
-    let delivery = refused.refused.receive(Deadline::NOW).unwrap();
+    let delivery = refused.item.receive(Deadline::NOW).unwrap();
     assert_eq!(byte_of(delivery.parcel), 3);
 }

@@ -79,7 +79,7 @@ fn other_process() {
                 (0..200).for_each(|_| clients[0].null().unwrap());
                 !clients[0].stub().is_sharing()
             });
-            let slow = clients.each_ref().map(|c| c.start_wait(600_000).unwrap());
+            let slow = clients.each_ref().map(|c| c.begin_wait(600_000).unwrap());
             // Calls are handed out in order: those have begun.
             for client in &clients {
                 client.fill(70_000, 1).unwrap();
@@ -165,7 +165,7 @@ fn a_server_that_is_stopped_is_waited_for_until_the_deadline_and_no_longer() {
     for _ in 0..20 {
         assert_eq!(call(&hasty, &ledger, &mut number), Err(RpcError::Deadline));
     }
-    let slow = client.start_once(1000).unwrap();
+    let slow = client.begin_once(1000).unwrap();
     server.signal(Signal::CONT);
     // What it was asked meanwhile it may run yet, late and once; its answers are dropped.
     assert_eq!(slow.wait(), Ok(0));
@@ -217,7 +217,7 @@ fn those_who_share_and_are_killed_are_let_go_of_at_once_and_once() {
         until("all of them wait", || client.counted() == Ok(round * whole));
         assert_eq!(server.clients(), CROWD + 1);
         drop(crowd);
-        // Nobody joins meanwhile: what runs for them is told all the same.
+        // No client joins meanwhile: their running calls are told all the same.
         until("all are told", || client.given_up() == Ok(round * whole));
         until("all came back", || what_is_there() == before);
         assert_eq!((server.clients(), server.sharing()), (1, 1));
@@ -240,7 +240,7 @@ mod deaths {
         survey.memory.used > 1 << 20 || others > 0 || survey.ports.len() > 1
     }
 
-    /// Somebody else serves in the place of a server that has died or moved.
+    /// Another process serves in the place of a server that has died or moved.
     fn serve_again(domain: &Domain, ledger: &Segment, number: &mut u64) {
         let mut server = None;
         until("the name is free", || {
@@ -293,7 +293,7 @@ mod deaths {
                 Some(vec![client])
             });
         }
-        // The one who is busy takes the channels of the other one.
+        // The busy client takes the channels of the idle one.
         for mark in [
             "serve.let_in",
             "serve.answered",

@@ -71,7 +71,7 @@ pub(crate) fn answer(connection: &OwnedFd) -> Result<(Answer, Vec<OwnedFd>), Fai
 /// What an importer asks.
 pub(crate) fn question() -> Ask {
     Ask {
-        // So that nobody waits for it, should the claim be believed.
+        // So that the exporter does not wait for it, should the claim be believed.
         barriers: true,
         brokered: false,
     }

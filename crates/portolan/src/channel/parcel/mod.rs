@@ -35,8 +35,8 @@ mod writer;
 pub use reader::ParcelReader;
 pub use writer::ParcelWriter;
 
-use super::{BindChannelError, Channel, WriteError};
-use crate::port::{BindError, ConnectError, Unsent, connect_port};
+use super::{Channel, WriteError};
+use crate::port::{SendError, connect_port};
 use crate::space::Member;
 use crate::{Deadline, Extent, SharedExtent};
 use portolan_abi::beside::ParcelStamp;
@@ -66,45 +66,10 @@ pub struct Delivery {
     pub position: u64,
 }
 
-/// Why nobody was bound.
+/// Why a note, and its parcel, was not sent.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum ParcelBindError {
-    /// See [`BindChannelError`].
-    #[error(transparent)]
-    Channel(#[from] BindChannelError),
-    /// No port.
-    #[error(transparent)]
-    Port(#[from] BindError),
-    /// Nobody sends parcels on this channel.
-    #[error("nobody sends parcels on this channel: {0}")]
-    NoWriter(#[from] ConnectError),
-}
-
-/// Why a parcel was not sent; it is the caller's again.
-#[derive(Debug, thiserror::Error)]
-#[error("{reason}")]
-pub struct ParcelError {
-    /// Why.
-    #[source]
-    pub reason: NoParcel,
-    /// The parcel.
-    pub parcel: Option<Box<Parcel>>,
-}
-
-impl ParcelError {
-    fn new(reason: impl Into<NoParcel>, parcel: Option<Parcel>) -> Self {
-        Self {
-            reason: reason.into(),
-            parcel: parcel.map(Box::new),
-        }
-    }
-}
-
-/// See [`ParcelError`].
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum NoParcel {
+pub enum ParcelError {
     /// The caller's: what is moved has one taker.
     #[error("{readers} readers cannot have one extent: share it")]
     NotOneReader {
@@ -128,7 +93,7 @@ pub enum NoParcel {
     Write(#[from] WriteError),
     /// A reader's inbox did not take it.
     #[error(transparent)]
-    Unsent(#[from] Unsent),
+    Unsent(#[from] SendError),
 }
 
 impl Channel {
@@ -136,7 +101,7 @@ impl Channel {
         &self.segment().right().to.member
     }
 
-    /// Whether somebody sends parcels on it now.
+    /// Whether a writer sends parcels on it now.
     pub(crate) fn has_parcels(&self) -> bool {
         connect_port(self.member(), &registry_name(self), Deadline::NOW).is_ok()
     }

@@ -4,7 +4,7 @@ use super::super::wake_writer;
 use super::{ReadError, Reader, Took};
 use crate::Deadline;
 use crate::channel::Ring;
-use crate::wait::{Armable, WhyNoPlace};
+use crate::wait::{Armable, WaitSetError};
 use portolan_shm::channel::Signalling;
 use portolan_shm::channel::{Barriers, Finished, Reading};
 use portolan_shm::mark;
@@ -122,19 +122,19 @@ impl Reader {
         writer.left != self.left && (writer.space == 0 || self.for_parcels)
     }
 
-    /// From now on it is raised in a wait set, whose place `link` names, or for nobody (0).
+    /// From now on it is raised in a wait set, whose place `link` names, or for none (0).
     pub(in crate::channel) fn link(&self, link: u64) {
         self.ring.channel().link(&self.reading, link);
     }
 
-    /// Arms it for a wait set, or for nobody (0); `false` if something is there.
+    /// Arms it for a wait set, or for none (0); `false` if something is there.
     pub(crate) fn arm_for(&mut self, link: u64) -> bool {
         self.link(link);
         link == 0 || self.arm().is_some() && !self.may_have()
     }
 
     /// Why it cannot be woken in a wait set.
-    pub(crate) fn why_not(&self) -> Option<WhyNoPlace> {
+    pub(crate) fn why_not(&self) -> Option<WaitSetError> {
         why_not(&self.ring, &self.reading)
     }
 
@@ -143,7 +143,7 @@ impl Reader {
         &self.ring.channel().head().sleep.doorbell
     }
 
-    /// Whether somebody has asked to end the wait; asked once, told once.
+    /// Whether a thread has asked to end the wait; asked once, told once.
     fn check_interrupted(&self) -> Result<(), ReadError> {
         match &self.interrupted {
             // SeqCst: pairs with `Interrupter::interrupt`.
@@ -166,13 +166,13 @@ impl Reader {
 }
 
 /// Why a reader that stands here cannot be woken in a wait set.
-pub(in crate::channel) fn why_not(ring: &Ring, reading: &Reading) -> Option<WhyNoPlace> {
+pub(in crate::channel) fn why_not(ring: &Ring, reading: &Reading) -> Option<WaitSetError> {
     let channel = ring.channel();
     if !channel.has_entry(reading) {
-        return Some(WhyNoPlace::NoEntry);
+        return Some(WaitSetError::NoEntry);
     }
     let silent = channel.mode().signalling == Signalling::Never;
-    silent.then_some(WhyNoPlace::NotSignalled)
+    silent.then_some(WaitSetError::NotSignalled)
 }
 
 impl Armable for Reader {
@@ -184,7 +184,7 @@ impl Armable for Reader {
         self.member().number
     }
 
-    fn why_not(&self) -> Option<WhyNoPlace> {
+    fn why_not(&self) -> Option<WaitSetError> {
         Self::why_not(self)
     }
 

@@ -24,10 +24,11 @@
 //! - **B3** Of the last `history` samples, those in buffers have a right of their publisher's.
 
 use super::sample::Bytes;
-use crate::port::segment::{Segment, SegmentError};
+use crate::port::BindError;
+use crate::port::segment::Segment;
 use crate::port::shared_entries;
 use crate::space::Member;
-use crate::{AllocateError, Domain, ShareError, SharedExtent};
+use crate::{AllocateError, Domain, SharedExtent};
 use portolan_abi::beside::{self, BufferName};
 use portolan_abi::owner::Size;
 use portolan_abi::port::PortName;
@@ -150,20 +151,20 @@ pub(super) fn structure_of(message: &[u8], member: &Arc<Member>) -> Option<Vec<S
     names.iter().map(buffer).collect()
 }
 
-/// A buffer that nobody else has a right on (B1).
+/// A buffer that no other space has a right on (B1).
 pub(super) struct Buffer {
     segment: Segment,
 }
 
 impl Buffer {
-    fn make(domain: &Domain, len: usize) -> Result<Self, SegmentError> {
+    fn make(domain: &Domain, len: usize) -> Result<Self, BindError> {
         // All of it, so that it serves samples of other lengths too.
         let extent = domain.allocate(Size::for_bytes(len).bytes())?;
         match domain.share_extent(extent) {
             Ok(shared) => Ok(Self {
                 segment: shared.into_segment(),
             }),
-            Err(ShareError { reason, .. }) => Err(reason),
+            Err(refused) => Err(refused.why),
         }
     }
 
@@ -206,7 +207,7 @@ impl Store {
     }
 
     /// A buffer for the sample at `position`, of `len` bytes at least.
-    pub(super) fn buffer(&mut self, position: u64, len: usize) -> Result<Buffer, SegmentError> {
+    pub(super) fn buffer(&mut self, position: u64, len: usize) -> Result<Buffer, BindError> {
         self.retire(position);
         for index in 0..self.spare.len() {
             if self.spare[index].len() < len || !self.spare[index].reissue() {
@@ -217,7 +218,7 @@ impl Store {
             }
         }
         match Buffer::make(&self.domain, len) {
-            Err(SegmentError::Allocate(AllocateError::OutOfPages(_))) => {
+            Err(BindError::Allocate(AllocateError::OutOfPages { .. })) => {
                 // Ours may be what is missing.
                 self.spare.clear();
                 Buffer::make(&self.domain, len)
@@ -264,7 +265,7 @@ impl Store {
         }
     }
 
-    /// What is kept longest is let go: it is too small, or somebody holds it.
+    /// What is kept longest is let go: it is too small, or a subscriber holds it.
     fn put_by(&mut self, segment: Segment) {
         if self.spare.len() == SPARE {
             self.spare.pop_front();

@@ -10,7 +10,7 @@
 //! 5. under pressure: any free extent of the size, and whole chunks that others
 //!    keep but do not use.
 //!
-//! Only when all five have nothing is it [`OutOfPages`].
+//! Only when all five have nothing is it [`AllocateError::OutOfPages`].
 //!
 //! # Locks
 //!
@@ -20,7 +20,7 @@
 //! finds its chunk afterwards instead of taking another. Threads that find something in steps 1
 //! and 2, and threads that free, do not wait.
 
-use super::{AllocateError, Extent, OutOfPages};
+use super::{AllocateError, Extent};
 use crate::sabotage;
 use crate::space::Member;
 use portolan_abi::limits::{CHUNK, CHUNK_PAGES, PAGE};
@@ -144,7 +144,7 @@ fn claim(member: &Member, page: u32, size: Size) -> Option<u32> {
 pub(crate) struct Relief {
     /// Gives back queue memory that no port has; how many bytes.
     pub(crate) empty_spare: fn(&Member) -> u64,
-    /// Closes ports whose receive rights nobody can come by; whether there was one.
+    /// Closes ports whose receive rights no space can reach; whether there was one.
     pub(crate) close_unreachable: fn(&Member) -> bool,
 }
 
@@ -270,11 +270,11 @@ pub(super) fn release_one(member: &Member) -> bool {
         return false;
     };
     let Some(index) = chunks.claim_run(found..found + 1, 1, member.space) else {
-        // Somebody was faster; look again.
+        // Another space was faster; look again.
         return true;
     };
-    // The note first (C4): who dies here leaves a chunk that says it has no memory, and the host
-    // gives back what it has. The other way round the next taker would be handed a hole.
+    // The note first (C4): a space that dies here leaves a chunk that says it has no memory, and
+    // the host gives back what it has. The other way round the next taker would be handed a hole.
     let noted = sabotage::holds("holes").then(|| chunks.note_empty(index));
     let offset = member.region.offset(Chunks::first_page(index));
     let punched = memory::punch(member.region.fd(), offset, CHUNK as u64).is_ok();
@@ -351,22 +351,21 @@ pub(super) fn give_all_back(member: &Member) -> usize {
 }
 
 #[cold]
-fn out_of_pages(member: &Member, wanted: usize) -> OutOfPages {
+fn out_of_pages(member: &Member, wanted: usize) -> AllocateError {
     let tables = member.tables();
     let limit = tables
         .header
         .limit
         .load(std::sync::atomic::Ordering::Relaxed);
-    let out = OutOfPages {
-        wanted: wanted as u64,
-        free: free_bytes(member),
-        limit,
-    };
-    let OutOfPages { wanted, free, .. } = out;
+    let (wanted, free) = (wanted as u64, free_bytes(member));
     let (domain, space) = (member.domain.as_str(), member.space);
     // The caller is told, and may well be prepared for it.
     tracing::debug!(domain, space, wanted, free, limit, "out of pages");
-    out
+    AllocateError::OutOfPages {
+        wanted,
+        free,
+        limit,
+    }
 }
 
 /// Bytes that could still be handed out, in whatever pieces.

@@ -1,6 +1,7 @@
 //! An alias makes a local range the remote memory itself.
 
 use super::{Link, MappingError, Mode};
+use crate::Refused;
 use crate::vmmc::{ExportMemory, Import, UpdateError};
 use portolan_sys::memory::PrivatiseError;
 use std::fmt;
@@ -20,7 +21,7 @@ use std::sync::Arc;
 ///
 /// Stores that threads of this process make while it is unmapped are not lost.
 ///
-/// Once the exporter has ended the export or died, stores reach nobody; nothing traps, and
+/// Once the exporter has ended the export or died, stores reach no process; nothing traps, and
 /// [`check`](Self::check) says so. After an end of the export the part reads as zeros and what was
 /// stored since.
 ///
@@ -52,17 +53,6 @@ pub struct Alias {
     link: Link,
     /// Private already, but not to the last page yet.
     returning: Vec<Range<usize>>,
-}
-
-/// An alias that was not unmapped, most often for want of memory. Stores may still reach the
-/// import.
-#[derive(Debug, thiserror::Error)]
-#[error("the alias was not unmapped: {source}")]
-pub struct UnmapError {
-    /// The alias, to try again with.
-    pub alias: Alias,
-    /// Why.
-    pub source: PrivatiseError,
 }
 
 impl Import {
@@ -102,7 +92,7 @@ impl Alias {
     /// # Errors
     ///
     /// [`UpdateError::Revoked`], [`UpdateError::ExporterDied`], [`UpdateError::Disconnected`],
-    /// [`UpdateError::Forked`].
+    /// [`UpdateError::Disowned`].
     pub fn check(&self) -> Result<(), UpdateError> {
         crate::vmmc::present()?;
         self.link.import.there()
@@ -120,7 +110,7 @@ impl Alias {
     }
 
     /// [Flushes](Self::flush), and notifies the exporter of the whole part: which of it was stored
-    /// to nobody has seen. Without this an exporter that wants to learn of stores has to watch
+    /// to no thread has seen. Without this an exporter that wants to learn of stores has to watch
     /// for them itself, in the line that is stored last
     /// ([`ExportMemory::load_acquire`]), which takes its processor.
     ///
@@ -140,14 +130,12 @@ impl Alias {
     ///
     /// # Errors
     ///
-    /// [`UnmapError`], with the alias.
-    pub fn unmap(mut self) -> Result<(), UnmapError> {
+    /// [`Refused`], with the alias, to try again with: most often there is no memory. Stores may
+    /// still reach the import.
+    pub fn unmap(mut self) -> Result<(), Refused<Self, MappingError>> {
         match self.end() {
             Ok(()) => Ok(()),
-            Err(source) => Err(UnmapError {
-                alias: self,
-                source,
-            }),
+            Err(error) => Err(Refused::new(self, error)),
         }
     }
 

@@ -1,6 +1,6 @@
 //! Defines the trait of what a wait set can wait for.
 
-use super::error::WhyNoPlace;
+use super::error::WaitSetError;
 use std::any::Any;
 use std::fmt::Debug;
 
@@ -16,7 +16,7 @@ impl<T: Armable> Waitable for T {}
 /// How it is armed. A room that has something to wait for implements this, and nothing else.
 ///
 /// Armed for a set, it raises the bit of its place there when something comes; it then is in
-/// nobody else's sleep. *Link* names set and place, or is 0 for none.
+/// no other thread's sleep. *Link* names set and place, or is 0 for none.
 pub trait Armable: Any + Debug + Send + Sync {
     /// What it is, in an error.
     fn kind(&self) -> &'static str;
@@ -25,7 +25,7 @@ pub trait Armable: Any + Debug + Send + Sync {
     fn membership(&self) -> u64;
 
     /// Why it cannot be waited for in any set.
-    fn why_not(&self) -> Option<WhyNoPlace> {
+    fn why_not(&self) -> Option<WaitSetError> {
         None
     }
 

@@ -1,18 +1,18 @@
 //! A writer looks for readers that sleep, and waits for room itself (M5, M6).
 
-use super::{Finished, Pen, WriteError};
+use super::{Finished, NotWritten, Pen};
 use crate::atomic::{Ordering, fence, store_load_barrier};
 use crate::channel::{ASLEEP, Channel, Signalling};
 
 impl Channel<'_> {
-    /// Somebody sleeps, or nobody has for a while.
+    /// A reader sleeps, or none has for a while.
     #[cold]
     pub(super) fn attend(&self, pen: &mut Pen, sleepers: u64) -> Finished {
         let relaxed = &self.head.writer.relaxed;
         if sleepers != 0 {
             pen.calm_since = pen.next;
             if core::mem::take(&mut pen.relaxed) {
-                // Release: who sees it sees what we published without a barrier.
+                // Release: a thread that sees it sees what we published without a barrier.
                 relaxed.store(0, Ordering::Release);
             }
             return if sleepers & ASLEEP != 0 {
@@ -47,7 +47,7 @@ impl Channel<'_> {
     /// Looks whether `units` more may be begun; if not, how many may.
     pub fn room_for(&self, pen: &mut Pen, units: u64) -> Option<u64> {
         match self.has_room(pen, units) {
-            Err(WriteError::Full { room, .. }) => Some(room),
+            Err(NotWritten::Full { room, .. }) => Some(room),
             _ => None,
         }
     }
