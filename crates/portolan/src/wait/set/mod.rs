@@ -47,12 +47,13 @@ pub use ready::{Ready, Token};
 pub(crate) use waitable::Armable;
 pub use waitable::Waitable;
 
+#[cfg(feature = "tokio")]
+use crate::Disowned;
+use crate::Refused;
 use crate::space::Domain;
 use crate::space::Member;
 use crate::wait::NoDescriptor;
 use crate::wait::{Patience, Waiting};
-#[cfg(feature = "tokio")]
-use crate::{Disowned, Refused};
 use place::Place;
 use portolan_abi::limits::{MAX_PORTS, MAX_WAIT_SETS};
 use portolan_shm::atomic::Ordering;
