@@ -8,6 +8,7 @@ use crate::port::segment::copy_to;
 use crate::space::record::Begun;
 use crate::wait::Backoff;
 use crate::{Deadline, Disowned, EventKind};
+use portolan_shm::bulk;
 use portolan_shm::channel::{self as shm, Finished, Pen};
 use portolan_shm::mark;
 use portolan_sys::{barrier, futex};
@@ -172,7 +173,10 @@ impl Writer {
         message: &[u8],
         deadline: impl Into<Deadline>,
     ) -> Result<u64, WriteError> {
-        self.write_parts(&[message], deadline)
+        match self.write_straight(message.len(), |words| bulk::store(words, message)) {
+            Some(position) => Ok(position),
+            None => self.write_any(&[message], deadline.into()),
+        }
     }
 
     /// As [`Self::write`], for a message whose parts lie apart.
@@ -186,25 +190,53 @@ impl Writer {
         parts: &[&[u8]],
         deadline: impl Into<Deadline>,
     ) -> Result<u64, WriteError> {
+        let len = parts.iter().map(|part| part.len()).sum();
+        let written = self.write_straight(len, |words| {
+            let mut at = 0;
+            for part in parts {
+                bulk::store_at(words, at, part);
+                at += part.len();
+            }
+        });
+        match written {
+            Some(position) => Ok(position),
+            None => self.write_any(parts, deadline.into()),
+        }
+    }
+
+    /// The straight line: a message of one unit, for which there is room, while nobody traces;
+    /// its position. `None`: nothing was written, and [`Self::write_any`] is to be asked.
+    #[inline(always)]
+    fn write_straight(&mut self, len: usize, copy: impl FnOnce(&[AtomicU64])) -> Option<u64> {
+        // The first of these before our own lines are looked at: a forked child has none.
+        if self.present().is_err() || self.is_traced() {
+            return None;
+        }
+        let position = self.pen.position();
+        let channel = self.ring.channel();
+        if channel.write_straight(&mut self.pen, len, copy)? == Finished::Wake {
+            self.wake();
+        }
+        Some(position)
+    }
+
+    /// Writes any message.
+    #[inline(never)]
+    fn write_any(&mut self, parts: &[&[u8]], deadline: Deadline) -> Result<u64, WriteError> {
         self.present()?;
         if self.is_traced() {
-            return self.write_traced(parts, deadline.into());
+            return self.write_traced(parts, deadline);
         }
         self.write_untraced(parts, deadline)
     }
 
-    #[inline]
-    fn write_untraced(
-        &mut self,
-        parts: &[&[u8]],
-        deadline: impl Into<Deadline>,
-    ) -> Result<u64, WriteError> {
+    fn write_untraced(&mut self, parts: &[&[u8]], deadline: Deadline) -> Result<u64, WriteError> {
         self.finish_begun();
         let position = self.pen.position();
         match self.ring.channel().write(&mut self.pen, parts) {
             Ok(Finished::Done) => {}
             Ok(Finished::Wake) => self.wake(),
-            Err(error) => return self.retry(error, parts, deadline.into()),
+            Err(error) => return self.retry(error, parts, deadline),
         }
         Ok(self.written(position))
     }

@@ -234,6 +234,15 @@ impl Message {
         }
     }
 
+    /// The same, and an extent.
+    #[inline(always)]
+    pub(crate) fn one_of(len: usize, words: [u64; INLINE_WORDS], extent: Extent) -> Self {
+        Self {
+            extents: SmallVec::from_buf([extent]),
+            ..Self::short_of(len, words)
+        }
+    }
+
     /// A short header from a slot: its length, and the words that it lies in.
     #[inline(always)]
     pub(crate) fn set_words(&mut self, len: usize, words: [u64; INLINE_WORDS]) {

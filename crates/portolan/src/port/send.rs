@@ -565,7 +565,7 @@ fn post_untraced(
     let published = claim.publish();
     probe!(SendPublished);
     if published == Published::Closed {
-        take_back(to, &carried, position);
+        take_back(to, carried, position);
         return Err(Unsent::DeadName);
     }
     carried.note(|row, d| row.sent(d.page, d.generation, destination));
@@ -639,7 +639,7 @@ fn check_extent(to: &Attached, row: &OwnerRow<'_>, extent: &Extent) -> Result<()
 
 /// The port was closed between claim and publication: the message is ours again.
 #[cold]
-fn take_back(to: &Attached, carried: &Carried<'_>, position: u64) {
+fn take_back(to: &Attached, carried: Carried<'_>, position: u64) {
     let member = &to.member;
     carried.note(|row, d| {
         let _ = row.hold(d.page, d.generation);

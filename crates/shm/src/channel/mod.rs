@@ -408,12 +408,18 @@ impl<'a> Channel<'a> {
 
     #[inline]
     fn unit(&self, position: u64) -> Unit<'a> {
-        let words = self.shape.unit / 8;
-        #[expect(clippy::cast_possible_truncation, reason = "below the number of units")]
-        let first = (position & (self.shape.units - 1)) as usize * words;
+        let first = self.first_word(position);
         Unit {
-            words: &self.words[first..first + words],
+            words: &self.words[first..first + self.shape.unit / 8],
         }
+    }
+
+    /// Where the unit of `position` begins, in words.
+    #[inline]
+    fn first_word(&self, position: u64) -> usize {
+        #[expect(clippy::cast_possible_truncation, reason = "below the number of units")]
+        let index = (position & (self.shape.units - 1)) as usize;
+        index * (self.shape.unit / 8)
     }
 
     /// Who writes, and how many have left.

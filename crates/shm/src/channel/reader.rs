@@ -447,7 +447,7 @@ impl Channel<'_> {
         Some(missed)
     }
 
-    #[inline]
+    #[inline(always)]
     fn stands_at(&self, reading: &mut Reading) -> Finished {
         let Some(entry) = reading.entry.and_then(|i| self.readers.get(i)) else {
             return Finished::Done;

@@ -40,6 +40,9 @@ pub struct Pen {
 /// make up for what it costs the next reader that goes to sleep, by far.
 const CALM: u64 = if cfg!(loom) { 1 } else { 256 };
 
+/// What is said of a message of one unit.
+const WHOLE: u8 = Meta::FIRST | Meta::LAST | Meta::CLOSED;
+
 /// Lines that are asked for before they are written to: as many as are written while one
 /// comes.
 const AHEAD: u64 = 16;
@@ -208,6 +211,28 @@ impl<'a> Channel<'a> {
         })
     }
 
+    /// The straight line: a message of `len` bytes, which `copy` puts at the beginning of the
+    /// words, in one unit for which there is room. `None`: nothing was written, and the general
+    /// way ([`Self::write`]) may write it, or says why not.
+    #[inline(always)]
+    pub fn write_straight(
+        &self,
+        pen: &mut Pen,
+        len: usize,
+        copy: impl FnOnce(&[AtomicU64]),
+    ) -> Option<Finished> {
+        if pen.next >= pen.limit
+            || len > self.shape.payload()
+            || self.mode.many_writers
+            || pen.is_within_message()
+        {
+            return None;
+        }
+        let unit = self.begin(pen);
+        copy(unit.payload());
+        Some(self.publish_unit(unit, pen, len, WHOLE))
+    }
+
     /// Writes one message, whose bytes are those of `parts` one after another.
     #[inline]
     pub fn write(&self, pen: &mut Pen, parts: &[&[u8]]) -> Result<Finished, WriteError> {
@@ -260,7 +285,7 @@ impl<'a> Channel<'a> {
         self.has_room(pen, 1)?;
         let unit = self.begin(pen);
         copy(unit.payload());
-        Ok(self.publish_unit(pen, len, Meta::FIRST | Meta::LAST | Meta::CLOSED))
+        Ok(self.publish_unit(unit, pen, len, WHOLE))
     }
 
     fn write_units(
@@ -321,7 +346,10 @@ impl<'a> Channel<'a> {
     /// Lets readers see what was appended so far.
     pub fn show(&self, pen: &mut Pen) -> Finished {
         match pen.open {
-            Some(len) => self.publish(pen, len, self.first_flag(pen), true),
+            Some(len) => {
+                let unit = self.unit(pen.next);
+                self.publish(unit, pen, len, self.first_flag(pen), true)
+            }
             None => Finished::Done,
         }
     }
@@ -397,7 +425,7 @@ impl<'a> Channel<'a> {
     fn begin(&self, pen: &Pen) -> Unit<'a> {
         let soon = pen.next + pen.ahead;
         if soon < pen.limit {
-            bulk::will_write(self.unit(soon).words);
+            bulk::will_write(&self.words[self.first_word(soon)..]);
         }
         let busy = Stamp::busy(pen.next, pen.space);
         let unit = self.unit(pen.next);
@@ -414,12 +442,12 @@ impl<'a> Channel<'a> {
         let len = pen.open.take().unwrap_or(0);
         let flags = self.first_flag(pen) | last | Meta::CLOSED;
         pen.first = false;
-        self.publish_unit(pen, len, flags)
+        self.publish_unit(self.unit(pen.next), pen, len, flags)
     }
 
     /// Publishes the unit at `next`, for good, and goes on to the next.
     #[inline]
-    fn publish_unit(&self, pen: &mut Pen, len: usize, flags: u8) -> Finished {
+    fn publish_unit(&self, unit: Unit<'_>, pen: &mut Pen, len: usize, flags: u8) -> Finished {
         let signals = match self.mode.signalling {
             Signalling::Never => false,
             Signalling::Message => flags & Meta::LAST != 0,
@@ -428,7 +456,7 @@ impl<'a> Channel<'a> {
                 pen.unsignalled >= u64::from(bytes)
             }
         };
-        let finished = self.publish(pen, len, flags, signals);
+        let finished = self.publish(unit, pen, len, flags, signals);
         pen.next += 1;
         // Release: a writer that continues at this position sees the units before it.
         self.head.writer.next.store(pen.next, Ordering::Release);
@@ -438,8 +466,14 @@ impl<'a> Channel<'a> {
 
     /// The commit point of the open unit, or of what was added to it.
     #[inline]
-    fn publish(&self, pen: &mut Pen, len: usize, flags: u8, signals: bool) -> Finished {
-        let unit = self.unit(pen.next);
+    fn publish(
+        &self,
+        unit: Unit<'_>,
+        pen: &mut Pen,
+        len: usize,
+        flags: u8,
+        signals: bool,
+    ) -> Finished {
         let done = Stamp::done(pen.next, pen.space).0;
         // Release: pairs with `look`. The meta word first, for it counts only under a
         // stamp; in a unit that was shown before, it is itself what publishes.
@@ -491,8 +525,7 @@ impl<'a> Channel<'a> {
             mark!("channel.begun");
             let unit = self.unit(position);
             let sum = summed::store(unit.payload(), &message);
-            let flags = Meta::FIRST | Meta::LAST | Meta::CLOSED;
-            let meta = Meta::new(len, flags, sum::finish(position, sum));
+            let meta = Meta::new(len, WHOLE, sum::finish(position, sum));
             unit.meta().store(meta.0, Ordering::Relaxed);
             mark!("channel.filled");
             let busy = Stamp::busy(position, pen.space).0;

@@ -163,7 +163,9 @@ impl Reader {
     /// [`ReadError`].
     #[inline]
     pub fn receive(&mut self, deadline: impl Into<Deadline>) -> Result<Received<'_>, ReadError> {
-        self.next(true, deadline.into())?;
+        if !self.take_straight() {
+            self.next(true, deadline.into())?;
+        }
         if self.is_traced() {
             self.record();
         }
@@ -173,7 +175,7 @@ impl Reader {
     /// Whether what it hands out is recorded. Not in a forked child.
     #[inline]
     fn is_traced(&self) -> bool {
-        self.tells && self.member().traces(EventKind::Read)
+        self.tells && self.ring.segment().right().to.traces(EventKind::Read)
     }
 
     /// Records the message that is handed out.
@@ -322,7 +324,7 @@ impl Reader {
     }
 
     /// Waits for a whole message, or for a piece of one.
-    #[inline]
+    #[inline(never)]
     pub(super) fn next(&mut self, whole: bool, deadline: Deadline) -> Result<(), ReadError> {
         self.ring.segment().right().to.member.present()?;
         if !self.begin_look(whole)? {

@@ -132,8 +132,7 @@ impl ReceiveRight {
         deadline: Deadline,
     ) -> Result<Message, ReceiveError> {
         if let Some((short, extent)) = found.and_then(|found| self.take_one(found)) {
-            let mut message = Message::short_of(short.header, short.words);
-            message.extents.push(extent);
+            let message = Message::one_of(short.header, short.words, extent);
             self.open(&message, access);
             return Ok(message);
         }
