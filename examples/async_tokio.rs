@@ -52,7 +52,7 @@ async fn ask() -> Result<(), Error> {
             let right = right.clone();
             tokio::spawn(async move {
                 let answer = right
-                    .request_async(Message::new(&[number])?, Access::Now)
+                    .request_reply_async(Message::new(&[number])?, Access::Now)
                     .await?;
                 let square = u16::from_le_bytes(answer.header().try_into()?);
                 Ok::<_, Error>((number, square))

@@ -89,7 +89,7 @@ fn guest(camera: &str) -> Result<(), Box<dyn Error>> {
     let mut message = Message::new(b"too much")?;
     message.push(domain.allocate(9 << 20)?)?;
     if let Err(error) = masks.send(message, soon()) {
-        println!("guest: {} bytes came back", error.message.len());
+        println!("guest: {} bytes came back", error.item.len());
     }
     // What was sent goes over while this process lives; the camera says when it may end.
     while settings.is_live() {

@@ -53,8 +53,8 @@ fn ask() -> Outcome {
     println!("answer: {}", String::from_utf8_lossy(&answer.extents()[0]));
 
     // Or have several requests under way; the answers may be taken in any order.
-    let mut first = right.request(request("the first of two")?, WhenFull::Fail)?;
-    let mut second = right.request(request("the second of two")?, WhenFull::Fail)?;
+    let mut first = right.begin_request(request("the first of two")?, WhenFull::Fail)?;
+    let mut second = right.begin_request(request("the second of two")?, WhenFull::Fail)?;
     for pending in [&mut second, &mut first] {
         let answer = pending.wait(Access::Now, soon())?;
         println!("answer: {}", String::from_utf8_lossy(&answer.extents()[0]));

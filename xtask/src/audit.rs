@@ -10,9 +10,9 @@
 //! - **A1** Every used extent of a cut chunk has exactly one holder: a living space's row,
 //!   or one untaken message. None: *leaked*. Several: *double owned*.
 //! - **A2** Every other page and chunk is free, and no row names it.
-//! - **A3** What living spaces hold by their rows, and by the entries of channels, is what
-//!   they hold by their journals.
-//! - **A4** A space that is free holds nothing: no row, no port, no watch, no lock, no
+//! - **A3** What living spaces hold by their rows, and by the entries of channels and of signals,
+//!   is what they hold by their journals.
+//! - **A4** A place that is free holds nothing: no row, no port, no watch, no lock, no
 //!   claimed slot, no chunk; it reads and writes no channel, and no unit is being written.
 //! - **A5** A right in a row, or a receive right on its way, belongs to a live space.
 //! - **A6** A waiting space can be woken: a live space can still give the answer that a client
@@ -499,10 +499,17 @@ impl Audit<'_> {
                         index,
                         generation: status.generation,
                     }) => {}
-                PortPhase::Moving => self.found.unreleased.push(format!(
-                    "port {index} moves to {:?}, where its right is not",
-                    port.transit
-                )),
+                PortPhase::Moving => {
+                    let (to, at) = (port.transit.port(), port.transit.position());
+                    let there = self.ports.iter().find(|p| p.index == to);
+                    let slots = there.map_or(&[][..], |p| &p.slots[..]);
+                    let slot = slots.iter().find(|s| s.state.position() == at);
+                    self.found.unreleased.push(format!(
+                        "port {index} ({status:?}) moves to port {to} at {at}, where its right is not: that is {:?}, with {:?} there",
+                        there.map(|p| (p.status, p.head)),
+                        slot.map(|s| s.state)
+                    ));
+                }
                 phase => {
                     let owner = status.owner;
                     let space = self.spaces.iter().find(|s| s.id == owner);

@@ -1,6 +1,6 @@
 //! Runs the other slow checks: each runs a tool, and says what to install if it is missing.
 
-use crate::{rooms, unsafe_code, words};
+use crate::{error_types, rooms, unsafe_code, words};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
@@ -290,6 +290,9 @@ pub(crate) fn lint() -> ExitCode {
     eprintln!("==> retired words");
     let retired = words::retired(&root());
     retired.iter().for_each(|line| eprintln!("{line}"));
-    let lists = [&differences, &rooms.wrong, &retired];
+    eprintln!("==> error types of the library");
+    let errors = error_types::too_many(&root());
+    errors.iter().for_each(|line| eprintln!("{line}"));
+    let lists = [&differences, &rooms.wrong, &retired, &errors];
     code(lists.iter().all(|wrong| wrong.is_empty()) && !done.contains(&false))
 }

@@ -6,6 +6,7 @@ mod audit;
 mod built;
 mod checks;
 mod ci;
+mod error_types;
 mod instructions;
 mod marks;
 mod mutants;
@@ -126,7 +127,7 @@ enum Task {
         #[arg(long)]
         update: bool,
     },
-    /// Format, clippy, rustdoc, which files have unsafe, arrows between rooms, retired words, and cargo-deny if it is installed
+    /// Format, clippy, rustdoc, which files have unsafe, arrows between rooms, retired words, error types, and cargo-deny if it is installed
     #[command(after_help = "Example:\n  cargo xtask lint")]
     Lint,
 }

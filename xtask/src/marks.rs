@@ -1,7 +1,7 @@
 //! Lists the marked steps of the library, and says which processes pass each.
 
 /// Every mark, in order. A test compares it with the sources.
-pub(crate) static MARKS: [&str; 270] = [
+pub(crate) static MARKS: [&str; 271] = [
     "allocate.done",
     "allocate.noted",
     "allocate.run_claimed",
@@ -197,6 +197,7 @@ pub(crate) static MARKS: [&str; 270] = [
     "receive.noted",
     "receive.passed",
     "receive.retired",
+    "receive.rights_noted",
     "receive.taken",
     "reclaim.row",
     "request.before_post",

@@ -432,7 +432,7 @@ fn client(item: &ItemTrait, methods: &[Method]) -> TokenStream {
                 quote! { #call ::core::result::Result::Ok(#given) },
             )
         };
-        let start = format_ident!("start_{}", name);
+        let start = format_ident!("begin_{}", name);
         let types_again = m.arguments.iter().map(|(_, t)| t);
         let about = format!("Begins [`Self::{name}`], to wait for its result later.");
         let begin = (!m.one_way).then(|| {
@@ -443,7 +443,7 @@ fn client(item: &ItemTrait, methods: &[Method]) -> TokenStream {
                     &self,
                     #(#names: #types_again),*
                 ) -> ::core::result::Result<#krate::Pending<#result>, #krate::RpcError> {
-                    self.stub.start(&#table::#constant, &#lent)
+                    self.stub.begin(&#table::#constant, &#lent)
                 }
             }
         });
@@ -492,7 +492,7 @@ fn client(item: &ItemTrait, methods: &[Method]) -> TokenStream {
                 domain: &::portolan::Domain,
                 name: &str,
                 deadline: impl ::core::convert::Into<::portolan::Deadline>,
-            ) -> ::core::result::Result<Self, #krate::ConnectError> {
+            ) -> ::core::result::Result<Self, #krate::ClientError> {
                 Self::connect_with(domain, name, &#krate::ClientOptions::default(), deadline)
             }
 
@@ -502,7 +502,7 @@ fn client(item: &ItemTrait, methods: &[Method]) -> TokenStream {
                 name: &str,
                 options: &#krate::ClientOptions,
                 deadline: impl ::core::convert::Into<::portolan::Deadline>,
-            ) -> ::core::result::Result<Self, #krate::ConnectError> {
+            ) -> ::core::result::Result<Self, #krate::ClientError> {
                 let stub =
                     #krate::Stub::connect(domain, name, #text, #table::ALL, options, deadline.into())?;
                 ::core::result::Result::Ok(Self { stub })

@@ -40,7 +40,7 @@
 //! | write and read another process's memory, across users | [`vmmc`], [`Domain::export`], [`Domain::import`] |
 //! | call methods of a trait in another process | [`rpc`], [`macro@service`] |
 //! | wait for many ports, channels, topics and listeners, or with epoll | [`WaitSet`] |
-//! | await, under tokio (feature `tokio`) | `ReceiveRight::receive_async`, `SendRight::request_async` |
+//! | await, under tokio (feature `tokio`) | `ReceiveRight::receive_async`, `SendRight::request_reply_async` |
 //! | let other users and domains send to a port | [`ReceiveRight::offer`], [`Domain::connect_to`] |
 //! | fill memory once and show it to many, unchangeable | [`Unsealed`], [`Sealed`] |
 //! | see who holds what | [`Domain::survey`] |
@@ -92,20 +92,17 @@ pub mod vmmc;
 mod wait;
 
 pub use bridge::{
-    ConnectOptions, ConnectToError, Followed, OfferChannelError, OfferOptions, OfferedChannel,
-    OfferedPort, Skipped, Violation, ViolationKind,
+    ConnectOptions, ConnectToError, Followed, OfferOptions, OfferedChannel, OfferedPort, Skipped,
+    Violation, ViolationKind,
 };
-pub use directory::{AccessToken, GrantError, OfferConnectError, OfferError, Permissions};
-pub use port::message::{
-    ComposeError, INLINE_HEADER, Message, MessageError, Notice, Refused, Urgency,
-};
+pub use directory::{AccessToken, OfferConnectError, OfferError, Permissions};
+pub use port::message::{INLINE_HEADER, Message, MessageError, Notice, Urgency};
 pub use port::sealed::{FreezeError, Sealed, Unsealed};
-pub use port::segment::{Segment, SegmentError};
-pub use port::shared_extent::{ShareError, SharedExtent};
+pub use port::segment::Segment;
+pub use port::shared_extent::SharedExtent;
 pub use port::{
     Access, BindError, ConnectError, PendingReply, PortOptions, ReceiveError, ReceiveRight,
-    ReplyError, Request, RequestError, Right, SendError, SendOnceRight, SendRight, SharedReceiver,
-    Unsent, WatchError, WhenFull,
+    Request, RequestError, Right, SendError, SendOnceRight, SendRight, SharedReceiver, WhenFull,
 };
 pub use portolan_arena::Handover;
 /// Implements the trait [`trait@Handover`] (and [`structure::Root`]) for a struct or an enum.
@@ -229,7 +226,7 @@ pub use portolan_derive::Handover;
 /// traits and [`rpc::Schema`].
 ///
 /// A method may be `async`, which only its server sees: clients have each method to block
-/// (`method`), to begin (`start_method`) and to await (`method_async`). No method may be called
+/// (`method`), to begin (`begin_method`) and to await (`method_async`). No method may be called
 /// as one of these of another, or `connect`, `connect_with`, `within` or `stub`, which are the
 /// client's own.
 ///
@@ -254,20 +251,16 @@ pub use portolan_derive::Handover;
 pub use portolan_derive::service;
 pub use portolan_shm::owner::OwnerError;
 pub use signal::{
-    Delivery, Given, HandlerId, Listener, ListenerOptions, Note, Origin, Outbox, SignalError,
-    Source, SourceError,
+    Delivery, HandlerId, Listener, ListenerOptions, Note, Origin, Outbox, SignalError, Source,
 };
 pub use space::{
-    AdoptError, AllocateError, Builder, Disowned, Domain, Extent, JoinError, LeaveError,
-    OutOfPages, Protection, RawExtent,
+    AllocateError, Builder, Disowned, Domain, Extent, JoinError, LeaveError, Protection, RawExtent,
+    Refused,
 };
 pub use survey::{
     AGES, ChannelSurvey, ConnectionKind, ConnectionSurvey, ExportSurvey, Holder, HoldingSurvey,
-    ListenerSurvey, MemorySurvey, Observer, Over, PortKind, PortState, PortSurvey, ReaderSurvey,
+    ListenerSurvey, MemorySurvey, Observer, PortKind, PortState, PortSurvey, ReaderSurvey,
     SegmentKind, SegmentSurvey, SpaceState, SpaceSurvey, Survey,
 };
 pub use trace::{Drained, Event, EventKind, Trace, TraceError, TraceOptions, TracedSpace};
-pub use wait::{
-    AddError, Deadline, NoDescriptor, Ready, Token, WaitError, WaitSet, WaitSetError, Waitable,
-    Waiting, WhyNoPlace,
-};
+pub use wait::{Deadline, NoDescriptor, Ready, Token, WaitSet, WaitSetError, Waitable, Waiting};

@@ -46,7 +46,7 @@ fn is_usable(domain: &Domain) {
     let mut server = domain.bind(PortOptions::unnamed().synchronous()).unwrap();
     let client = server.make_send();
     let pending = client
-        .request(Message::new(b"?").unwrap(), WhenFull::Fail)
+        .begin_request(Message::new(b"?").unwrap(), WhenFull::Fail)
         .unwrap();
     let request = server.get_request(Access::Later, Deadline::NOW).unwrap();
     drop(request);
@@ -120,7 +120,7 @@ fn queues_and_extents_share_the_limit() {
         .collect();
     // 8 MiB each, 40 in all.
     let refused = domain.allocate(26 << 20);
-    assert!(matches!(refused, Err(AllocateError::OutOfPages(_))));
+    assert!(matches!(refused, Err(AllocateError::OutOfPages { .. })));
     let extent = domain.allocate(24 << 20).unwrap();
     assert!(matches!(
         domain.bind(options(32_767, 240)),

@@ -11,7 +11,7 @@ use portolan::vmmc::{
 };
 use portolan::{
     AllocateError, BindError, ConnectOptions, Deadline, Domain, ListenerOptions, Message,
-    OfferOptions, Permissions, PortOptions, SegmentError, TraceOptions, Unsealed, WhenFull,
+    OfferOptions, Permissions, PortOptions, TraceOptions, Unsealed, WhenFull,
 };
 use std::time::{Duration, Instant};
 
@@ -77,12 +77,12 @@ fn memory() {
     for bytes in HUGE.into_iter().chain([33 << 20, 1 << 37, (1 << 37) + 1]) {
         let refused = domain.allocate(bytes);
         assert!(
-            matches!(refused, Err(AllocateError::OutOfPages(_))),
+            matches!(refused, Err(AllocateError::OutOfPages { .. })),
             "{bytes}"
         );
         let refused = domain.make_segment(None, bytes);
         assert!(
-            matches!(refused, Err(SegmentError::Allocate(_))),
+            matches!(refused, Err(BindError::Allocate(_))),
             "{bytes}: {refused:?}"
         );
     }
@@ -391,7 +391,7 @@ fn exports() {
         bounds(import.write_strided(offset, 4096, 8, &bytes));
         bounds(import.write_strided(0, offset.max(8192), 8, &bytes));
         assert!(import.write_strided(0, 8, offset, &bytes).is_err());
-        assert!(import.write_later(offset, bytes).is_err());
+        assert!(import.begin_write(offset, bytes).is_err());
         for part in [0..offset, offset..usize::MAX, offset..offset] {
             if part.end <= 8192 && !part.is_empty() {
                 continue;

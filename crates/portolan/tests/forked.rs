@@ -6,7 +6,7 @@ use portolan::rpc::{self, RpcError};
 use portolan::vmmc::{ExportMemory, ExportOptions, ImportError, Notification, Reach, UpdateError};
 use portolan::{
     Access, ConnectOptions, Deadline, Disowned, Domain, ListenerOptions, Message, OfferOptions,
-    Permissions, PortOptions, SignalError, Unsent, WaitError, WaitSet, WhenFull,
+    Permissions, PortOptions, SendError, SignalError, WaitSet, WhenFull,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
@@ -132,8 +132,7 @@ fn a_channel_and_a_topic() {
     });
     in_child("subscribes", || {
         let nothing = subscriber.receive(Deadline::NOW).err();
-        let gone =
-            |e: &SubscribeError| matches!(e, SubscribeError::Wait(WaitError::Disowned(GONE)));
+        let gone = |e: &SubscribeError| matches!(e, SubscribeError::Disowned(GONE));
         assert!(nothing.as_ref().is_some_and(gone), "{nothing:?}");
     });
     let mut all = Some((channel, writer, reader, publisher, subscriber));
@@ -154,11 +153,11 @@ fn a_client_and_a_server() {
     let server = rpc::serve(&domain, "sums", SumService(Adds), &Default::default()).unwrap();
     let client = SumClient::connect(&domain, "sums", Deadline::NEVER).unwrap();
     assert_eq!(client.add(1, 2), Ok(3));
-    let pending = client.start_add(3, 4).unwrap();
+    let pending = client.begin_add(3, 4).unwrap();
     let gone = RpcError::Disowned(GONE);
     in_child("calls", || assert_eq!(client.add(1, 2), Err(gone.clone())));
     in_child("starts", || {
-        assert_eq!(client.start_add(1, 2).err(), Some(gone.clone()));
+        assert_eq!(client.begin_add(1, 2).err(), Some(gone.clone()));
     });
     in_child("posts", || {
         assert_eq!(client.note(1), Err(gone.clone()));
@@ -201,8 +200,8 @@ fn what_is_offered_to_other_domains() {
         .unwrap();
     in_child("sends", || {
         let sent = right.send(Message::new(b"from nobody").unwrap(), WhenFull::Fail);
-        let reason = sent.unwrap_err().reason;
-        assert!(matches!(reason, Unsent::Disowned(GONE)), "{reason}");
+        let reason = sent.unwrap_err().why;
+        assert!(matches!(reason, SendError::Disowned(GONE)), "{reason}");
     });
     in_child("offers, connects and follows", || {
         assert!(port.offer("again", &permitted, offer()).is_err());
@@ -243,11 +242,8 @@ fn an_export_that_is_notified_of() {
     import.notify(8, 8).unwrap();
     in_child("imports, and ends the export", || {
         let refused = domain.import("x", Deadline::NOW).err();
-        assert!(matches!(
-            refused,
-            Some(ImportError::Forked(UpdateError::Forked))
-        ));
-        assert_eq!(import.notify(0, 8), Err(UpdateError::Forked));
+        assert!(matches!(refused, Some(ImportError::Disowned(GONE))));
+        assert_eq!(import.notify(0, 8), Err(UpdateError::Disowned(GONE)));
     });
     let mut all = Some((set, export));
     in_child("drops", || end(&mut all));

@@ -3,7 +3,7 @@
 #![cfg(feature = "marks")]
 
 use portolan::{
-    Access, Deadline, Domain, Message, PortOptions, ReceiveError, RequestError, Unsent, WhenFull,
+    Access, Deadline, Domain, Message, PortOptions, ReceiveError, RequestError, SendError, WhenFull,
 };
 use portolan_sys::process::{PidFd, Signal, signal};
 use portolan_testkit::{PATIENCE, again, unique};
@@ -115,10 +115,10 @@ fn work_with(domain: &Domain, child: &mut Child, mark: &str) {
                 }
                 match to_victim
                     .send(message, Deadline::after(PATIENCE))
-                    .map_err(|e| e.reason)
+                    .map_err(|e| e.why)
                 {
                     Ok(()) => {}
-                    Err(Unsent::DeadName) => break,
+                    Err(SendError::DeadName) => break,
                     Err(other) => panic!("{other}"),
                 }
             }
@@ -130,7 +130,7 @@ fn work_with(domain: &Domain, child: &mut Child, mark: &str) {
                     Ok(_) | Err(RequestError::Dropped) => {}
                     Err(RequestError::ServerDead) => {}
                     Err(RequestError::Unsent(error))
-                        if matches!(error.reason, Unsent::DeadName) =>
+                        if matches!(error.why, SendError::DeadName) =>
                     {
                         break;
                     }
@@ -324,10 +324,10 @@ fn a_full_queue_whose_receiver_dies_tells_its_sender_at_once() {
     child.kill().unwrap();
     let refused = waiting.join().unwrap().unwrap_err();
     assert!(
-        matches!(refused.reason, Unsent::DeadName),
+        matches!(refused.why, SendError::DeadName),
         "{}",
-        refused.reason
+        refused.why
     );
-    assert_eq!(refused.message.header(), b"kept");
+    assert_eq!(refused.item.header(), b"kept");
     child.wait().unwrap();
 }

@@ -5,7 +5,7 @@ use metrics::{
     Counter, CounterFn, Gauge, GaugeFn, Histogram, Key, KeyName, Metadata, Recorder, SharedString,
     Unit,
 };
-use portolan::{Access, Domain, Message, PortOptions, Unsent, WhenFull};
+use portolan::{Access, Domain, Message, PortOptions, SendError, WhenFull};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
@@ -127,7 +127,7 @@ fn a_survey_becomes_counters_and_gauges_with_names_and_units() {
     right.send(message(100), WhenFull::Fail).unwrap();
     while right.send(Message::default(), WhenFull::Fail).is_ok() {}
     let full = right.send(Message::default(), WhenFull::Fail).unwrap_err();
-    assert!(matches!(full.reason, Unsent::Full { .. }));
+    assert!(matches!(full.why, SendError::Full { .. }));
     record();
 
     let pid = std::process::id();

@@ -2,7 +2,7 @@
 
 use portolan::{
     Access, BindError, ConnectError, Deadline, Domain, Message, MessageError, Notice, PortOptions,
-    ReceiveError, RequestError, Right, Unsent, Urgency, WhenFull,
+    ReceiveError, RequestError, Right, SendError, Urgency, WhenFull,
 };
 use std::time::{Duration, Instant};
 
@@ -116,12 +116,12 @@ fn many_extents_and_rights_travel_in_one_message() -> Outcome {
         message.push(extent)?;
     }
     let refused = message.push(domain.allocate(1)?).unwrap_err();
-    assert_eq!(refused.error, MessageError::Extents { limit: 1024 });
+    assert_eq!(refused.why, MessageError::Extents { limit: 1024 });
     for _ in 0..64 {
         message.attach(right.clone())?;
     }
     let refused = message.attach(right.clone()).unwrap_err();
-    assert_eq!(refused.error, MessageError::Rights { limit: 64 });
+    assert_eq!(refused.why, MessageError::Rights { limit: 64 });
     drop(refused);
     right.send(message, WhenFull::Fail)?;
     let mut message = port.try_receive(Access::Now)?;
@@ -190,8 +190,8 @@ fn a_full_queue_waits_fails_or_drops_as_told() -> Outcome {
         }
     };
     assert_eq!(sent, 4);
-    assert!(matches!(refused.reason, Unsent::Full { slots: 4 }));
-    assert_eq!(refused.message.header(), [4]);
+    assert!(matches!(refused.why, SendError::Full { slots: 4 }));
+    assert_eq!(refused.item.header(), [4]);
     right.send(Message::new(b"lost")?, WhenFull::Drop)?;
     let late = right
         .send(
@@ -199,7 +199,7 @@ fn a_full_queue_waits_fails_or_drops_as_told() -> Outcome {
             Deadline::after(Duration::from_millis(5)),
         )
         .unwrap_err();
-    assert_eq!(late.message.header(), b"late");
+    assert_eq!(late.item.header(), b"late");
     let waiting = std::thread::spawn({
         let right = right.clone();
         move || {
@@ -245,8 +245,8 @@ fn rights_travel_and_dead_names_are_errors() -> Outcome {
     let refused = right
         .send(Message::new(b"nobody")?, WhenFull::Fail)
         .unwrap_err();
-    assert!(matches!(refused.reason, Unsent::DeadName));
-    assert_eq!(refused.message.header(), b"nobody");
+    assert!(matches!(refused.why, SendError::DeadName));
+    assert_eq!(refused.item.header(), b"nobody");
     // The entry's next port is another one.
     let mut next = domain.bind(PortOptions::unnamed())?;
     assert!(right.send(Message::default(), WhenFull::Fail).is_err());
@@ -361,7 +361,7 @@ fn a_request_dropped_at_a_full_queue_is_answered() -> Outcome {
     let right = port.make_send();
     let mut pending = Vec::new();
     for _ in 0..4 {
-        pending.push(right.request(Message::default(), WhenFull::Drop)?);
+        pending.push(right.begin_request(Message::default(), WhenFull::Drop)?);
     }
     let last = pending.last_mut().unwrap();
     assert!(matches!(
@@ -377,11 +377,11 @@ fn an_answer_for_which_there_is_no_page_is_told_all_the_same() -> Outcome {
     let mut port = domain.bind(PortOptions::unnamed().synchronous())?;
     let mut pending = port
         .make_send()
-        .request(Message::default(), WhenFull::Fail)?;
+        .begin_request(Message::default(), WhenFull::Fail)?;
     let request = port.get_request(Access::Later, Deadline::NOW)?;
     let _all: Vec<_> = (0..).map_while(|_| domain.allocate(4096).ok()).collect();
     let unsent = request.reply(Message::new(&[1; 4096])?).unwrap_err();
-    assert!(matches!(unsent.reason, Unsent::Allocate(_)), "{unsent}");
+    assert!(matches!(unsent.why, SendError::Allocate(_)), "{unsent}");
     assert!(matches!(
         pending.wait(Access::Later, Deadline::NOW),
         Err(RequestError::Dropped)
@@ -398,11 +398,11 @@ fn requests_are_answered_in_any_order_from_any_thread() -> Outcome {
         right
             .send(Message::default(), WhenFull::Fail)
             .unwrap_err()
-            .reason,
-        Unsent::WrongKind(..)
+            .why,
+        SendError::WrongKind(..)
     ));
     let mut pending: Vec<_> = (0..10u8)
-        .map(|i| right.request(Message::new(&[i]).unwrap(), WhenFull::Fail))
+        .map(|i| right.begin_request(Message::new(&[i]).unwrap(), WhenFull::Fail))
         .collect::<Result<_, _>>()?;
     let mut requests: Vec<_> = (0..10)
         .map(|_| port.get_request(Access::Later, SOON))
@@ -443,12 +443,12 @@ fn a_client_that_gives_up_and_a_server_that_closes() -> Outcome {
     assert!(matches!(late, Err(RequestError::TimedOut)));
     let request = port.get_request(Access::Later, SOON)?;
     assert!(matches!(
-        request.reply(Message::default()).unwrap_err().reason,
-        Unsent::DeadName
+        request.reply(Message::default()).unwrap_err().why,
+        SendError::DeadName
     ));
     // One taken but unanswered, one still in the queue.
-    let mut first = right.request(Message::new(b"b")?, WhenFull::Fail)?;
-    let mut second = right.request(Message::new(b"c")?, WhenFull::Fail)?;
+    let mut first = right.begin_request(Message::new(b"b")?, WhenFull::Fail)?;
+    let mut second = right.begin_request(Message::new(b"c")?, WhenFull::Fail)?;
     let taken = port.get_request(Access::Later, SOON)?;
     drop(port);
     assert!(matches!(
@@ -623,10 +623,10 @@ fn answers_to_clients_that_gave_up_leave_room_for_the_next_ones() -> Outcome {
     // Each client that gives up leaves its reply port's entry to the next.
     let mut late = Vec::new();
     for _ in 0..8 {
-        drop(right.request(Message::default(), WhenFull::Fail)?);
+        drop(right.begin_request(Message::default(), WhenFull::Fail)?);
         late.push(port.get_request(Access::Later, Deadline::NOW)?);
     }
-    let mut pending = right.request(Message::default(), WhenFull::Fail)?;
+    let mut pending = right.begin_request(Message::default(), WhenFull::Fail)?;
     let request = port.get_request(Access::Later, Deadline::NOW)?;
     drop(late);
     request.reply(Message::new(b"in time")?)?;
@@ -648,7 +648,7 @@ fn dead_names_leave_the_next_port_of_their_entry_room() -> Outcome {
     let mut port = domain.bind(PortOptions::unnamed().queue(3))?;
     for _ in 0..8 {
         let unsent = dead.send(Message::default(), WhenFull::Fail).unwrap_err();
-        assert!(matches!(unsent.reason, Unsent::DeadName), "{unsent}");
+        assert!(matches!(unsent.why, SendError::DeadName), "{unsent}");
     }
     port.make_send()
         .send(Message::new(b"room")?, WhenFull::Fail)?;

@@ -1,6 +1,6 @@
 //! A raw handle is adopted where it was laid down, and nowhere else.
 
-use portolan::{AdoptError, Domain};
+use portolan::{Domain, OwnerError};
 
 #[test]
 fn a_raw_handle_of_another_domain_is_refused() {
@@ -9,12 +9,12 @@ fn a_raw_handle_of_another_domain_is_refused() {
     second.fill(7);
     let large = b.allocate(1 << 20).unwrap();
     let (ours, theirs) = (first.into_raw(), large.into_raw());
-    assert!(matches!(a.adopt(theirs), Err(AdoptError::Foreign)));
+    assert!(matches!(a.adopt(theirs), Err(OwnerError::Foreign)));
     assert!(second.iter().all(|byte| *byte == 7));
     // Nothing was taken: each is adopted where it belongs, once.
     assert_eq!(b.adopt(theirs).unwrap().len(), 1 << 20);
     assert_eq!(a.adopt(ours).unwrap().len(), 4096);
-    assert!(matches!(a.adopt(ours), Err(AdoptError::Owner(_))));
+    assert!(matches!(a.adopt(ours), Err(OwnerError::NotHeld { .. })));
 }
 
 #[test]
@@ -25,5 +25,5 @@ fn a_raw_handle_does_not_outlive_the_membership() {
     stays.leave().unwrap();
     let again = Domain::join(&name).unwrap();
     let _some = again.allocate(4096).unwrap();
-    assert!(matches!(again.adopt(raw), Err(AdoptError::Foreign)));
+    assert!(matches!(again.adopt(raw), Err(OwnerError::Foreign)));
 }

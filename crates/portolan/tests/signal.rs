@@ -1,7 +1,7 @@
 //! Tests signals: which handler is told of an address, by which sender, and what deaths leave
 //! behind.
 
-use portolan::{Deadline, Domain, Given, ListenerOptions, SignalError, Waiting};
+use portolan::{Deadline, Domain, ListenerOptions, SignalError, Waiting};
 use portolan_testkit::PATIENCE;
 use std::collections::BTreeSet;
 use std::panic::AssertUnwindSafe;
@@ -266,11 +266,14 @@ fn a_handler_cannot_be_given_to_nobody() {
     let gone = domain.listen(ListenerOptions::default()).unwrap().outbox();
     let (seen, note) = notes();
     let handler = here.on(at..at + 64, note).unwrap();
-    assert_eq!(here.give(handler, &gone), Err(Given::Gone));
+    assert_eq!(here.give(handler, &gone), Err(SignalError::ListenerGone));
     domain.signal(at).unwrap();
     assert_eq!((here.poll(), taken(&seen)), (1, vec![at]));
     here.off(handler).unwrap();
-    assert_eq!(here.give(handler, &gone), Err(Given::Unknown(handler)));
+    assert_eq!(
+        here.give(handler, &gone),
+        Err(SignalError::UnknownHandler(handler))
+    );
 }
 
 #[test]
@@ -283,12 +286,15 @@ fn a_handler_is_not_given_to_a_listener_of_another_domain() {
     let handler = here.on(at..at + 64, note).unwrap();
     // Both have the first FIFO of their domain.
     let mut there = other.listen(ListenerOptions::default()).unwrap();
-    assert_eq!(here.give(handler, &there.outbox()), Err(Given::OtherDomain));
+    assert_eq!(
+        here.give(handler, &there.outbox()),
+        Err(SignalError::OtherDomain)
+    );
     // Also when it is gone, and so is its domain.
     let gone = there.outbox();
     assert_eq!(there.poll(), 0);
     drop((there, other));
-    assert_eq!(here.give(handler, &gone), Err(Given::OtherDomain));
+    assert_eq!(here.give(handler, &gone), Err(SignalError::OtherDomain));
     // It stays where it is.
     assert_eq!(domain.signal(at).unwrap(), 1);
     assert_eq!(here.poll(), 1);
@@ -332,7 +338,7 @@ fn a_handler_given_to_a_listener_that_is_being_dropped_leaves_nothing_behind() {
         // It has gone with the other listener, or it is here and works.
         let reached = match given {
             Ok(()) => 0,
-            Err(Given::Gone) => 1,
+            Err(SignalError::ListenerGone) => 1,
             Err(other) => panic!("{other}"),
         };
         assert_eq!(domain.signal(at).unwrap(), reached, "{round}");

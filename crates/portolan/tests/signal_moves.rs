@@ -1,7 +1,7 @@
 //! Handlers that change their thread: what had come for them goes along.
 
 use portolan::{
-    Deadline, Domain, Given, HandlerId, Listener, ListenerOptions, Note, WaitSet, Waiting,
+    Deadline, Domain, HandlerId, Listener, ListenerOptions, Note, SignalError, WaitSet, Waiting,
 };
 use portolan_testkit::{PATIENCE, spin_until};
 use std::ops::Range;
@@ -56,7 +56,7 @@ fn a_handler_given_to_its_own_listener_stays() {
     assert!(listener.off(handler).unwrap());
     assert_eq!(
         listener.give(handler, &outbox),
-        Err(Given::Unknown(handler))
+        Err(SignalError::UnknownHandler(handler))
     );
 
     // One that interrupts is from then on waited for.

@@ -1,6 +1,6 @@
 //! Descriptors, timers and Unix signals that are bound to addresses.
 
-use portolan::{Deadline, Domain, ListenerOptions, Origin, SignalError, SourceError, WaitSet};
+use portolan::{Deadline, Domain, ListenerOptions, Origin, SignalError, WaitSet};
 use portolan_testkit::PATIENCE;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -120,19 +120,19 @@ fn what_cannot_be_bound_is_refused() {
         first: Duration::ZERO,
         every: None,
     };
-    assert!(matches!(bind(7, timer()), SourceError::Address(_)));
+    assert!(matches!(bind(7, timer()), SignalError::NotShared { .. }));
     let file = std::fs::File::open("/proc/self/exe").unwrap();
     let file = Origin::Descriptor(file.into());
-    assert!(matches!(bind(at, file), SourceError::NotWaitable));
+    assert!(matches!(bind(at, file), SignalError::NotWaitable));
     for signal in [libc::SIGKILL, libc::SIGSEGV, 0, 999] {
         let refused = bind(at, Origin::UnixSignal(signal));
-        assert!(matches!(refused, SourceError::NotCaught { signal: s } if s == signal));
+        assert!(matches!(refused, SignalError::NotCaught { signal: s } if s == signal));
     }
     let never = Origin::Timer {
         first: Duration::MAX,
         every: None,
     };
-    assert!(matches!(bind(at, never), SourceError::System { .. }));
+    assert!(matches!(bind(at, never), SignalError::NotBound { .. }));
     // Nothing is left behind.
     drop(segment);
     domain.leave().unwrap();
@@ -151,7 +151,7 @@ fn no_address_is_bound_to_what_upcalls_come_by() {
         note.map(|note| (listener, note))
     };
     let refused = |signal| match bind(signal) {
-        Err(SourceError::Upcalls { signal: named }) => named == signal,
+        Err(SignalError::UpcallSignal { signal: named }) => named == signal,
         other => panic!("{other:?}"),
     };
     // The one that is used if nothing is said, also before there are upcalls.

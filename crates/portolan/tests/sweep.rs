@@ -2,7 +2,7 @@
 //! the entry. This is a program of its own, because its threads stop at marks.
 #![cfg(feature = "marks")]
 
-use portolan::{Domain, Message, PortOptions, PortState, Unsent, WhenFull};
+use portolan::{Domain, Message, PortOptions, PortState, SendError, WhenFull};
 use portolan_abi::limits::MIN_ROUND;
 use portolan_testkit::until;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -84,7 +84,7 @@ fn a_late_sweeper_leaves_the_next_port_of_the_entry_alone() {
     });
     // Another thread gives the entry back.
     let refused = stale.send(Message::default(), WhenFull::Fail).unwrap_err();
-    assert!(matches!(refused.reason, Unsent::DeadName));
+    assert!(matches!(refused.why, SendError::DeadName));
     assert_eq!(ports(&domain), []);
     // Another port has the memory of the queue; a later one the entry, with other memory.
     let other = bind();
@@ -110,7 +110,7 @@ fn a_late_sweeper_leaves_the_next_port_of_the_entry_alone() {
     assert_eq!(ports(&domain), [(index, true)], "a slot of it is claimed");
     SENDER.go_on();
     let refused = sender.join().unwrap().unwrap_err();
-    assert!(matches!(refused.reason, Unsent::DeadName));
-    assert_eq!(refused.message.header(), b"kept");
+    assert!(matches!(refused.why, SendError::DeadName));
+    assert_eq!(refused.item.header(), b"kept");
     until("the entry is free", || ports(&domain).is_empty());
 }

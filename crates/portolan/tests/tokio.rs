@@ -205,7 +205,9 @@ fn many_requests_are_under_way_at_once() {
         let clients: Vec<_> = (0..200)
             .map(|n| {
                 let right = right.clone();
-                tokio::spawn(async move { right.request_async(message(n), Access::Later).await })
+                tokio::spawn(
+                    async move { right.request_reply_async(message(n), Access::Later).await },
+                )
             })
             .collect();
         for (n, client) in (0..).zip(clients) {
@@ -227,13 +229,13 @@ fn abandoned_requests_do_not_disturb_later_ones() {
         let mut answered = 0;
         for n in 0..300u32 {
             let wait = Duration::from_micros(u64::from(n * 11 % 1500));
-            let request = right.request_async(message(n), Access::Later);
+            let request = right.request_reply_async(message(n), Access::Later);
             if let Ok(answer) = timeout(wait, request).await {
                 assert_eq!(number(&answer.unwrap()), 2 * n);
                 answered += 1;
             }
         }
-        let answer = soon(right.request_async(message(500), Access::Later)).await;
+        let answer = soon(right.request_reply_async(message(500), Access::Later)).await;
         assert_eq!(number(&answer.unwrap()), 1000, "after {answered} answers");
         server.abort();
     });
@@ -248,13 +250,13 @@ fn a_server_that_goes_answers_its_clients_with_an_error() {
             drop(port);
         });
         let error = right
-            .request_async(message(1), Access::Later)
+            .request_reply_async(message(1), Access::Later)
             .await
             .unwrap_err();
         assert!(matches!(error, RequestError::ServerDead), "{error}");
         closer.join().unwrap();
         let error = right
-            .request_async(message(2), Access::Later)
+            .request_reply_async(message(2), Access::Later)
             .await
             .unwrap_err();
         assert!(matches!(error, RequestError::Unsent(_)), "{error}");
@@ -274,7 +276,7 @@ fn a_sender_that_waits_for_room_is_told_of_a_dead_port() {
                 break error;
             }
         };
-        assert_eq!(number(&error.message), 3, "the message comes back");
+        assert_eq!(number(&error.item), 3, "the message comes back");
         closer.join().unwrap();
     });
 }

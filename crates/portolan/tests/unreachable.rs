@@ -2,8 +2,8 @@
 //! more, so they are closed, and what waits in them comes back.
 
 use portolan::{
-    Access, BindError, Deadline, Domain, Message, PortOptions, ReceiveRight, Right, SendRight,
-    Unsent, WhenFull,
+    Access, BindError, Deadline, Domain, Message, PortOptions, ReceiveRight, Right, SendError,
+    SendRight, WhenFull,
 };
 use portolan_testkit::until;
 use std::time::Duration;
@@ -47,9 +47,9 @@ fn a_receive_right_is_not_sent_to_its_own_port() {
     let refused = right
         .send(message(&domain, port, 100), WhenFull::Fail)
         .unwrap_err();
-    assert!(matches!(refused.reason, Unsent::IntoItself), "{refused}");
+    assert!(matches!(refused.why, SendError::IntoItself), "{refused}");
     // The message is whole, and the port is as it was.
-    let mut rest = *refused.message;
+    let mut rest = *refused.item;
     assert_eq!(rest.extents().len(), 1);
     let Some(Right::Receive(mut port)) = rest.take_rights().pop() else {
         panic!("the receive right is gone");

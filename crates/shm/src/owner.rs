@@ -82,6 +82,12 @@ pub enum OwnerError {
         /// Generation now.
         now: u32,
     },
+    /// The caller's: a raw handle was laid down in another domain, or before this process left
+    /// this one and joined it again.
+    #[error(
+        "the handle was not laid down in this membership of the domain: adopt it in the one that it came from"
+    )]
+    Foreign,
 }
 
 /// One space's row of owner words.

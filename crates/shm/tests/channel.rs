@@ -6,8 +6,8 @@ mod modes;
 use modes::{CALLED_ON, LOSSY, RELIABLE};
 use portolan_abi::channel::Shape;
 use portolan_shm::channel::{
-    Barriers, Channel, Finished, Garbled, Head, Lagging, Look, Meta, Mode, ReaderEntry, Reading,
-    Signalling, Since, WriteError,
+    Barriers, Channel, Finished, Garbled, Head, Lagging, Look, Meta, Mode, NotWritten, ReaderEntry,
+    Reading, Signalling, Since,
 };
 use proptest::prelude::*;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -138,7 +138,7 @@ proptest! {
                 let (a, b) = message.split_at(len / 3);
                 match channel.write(&mut pen, &[a, b]) {
                     Ok(_) => sent.push((at, message)),
-                    Err(WriteError::TooLong { most, .. }) => prop_assert!(len > most),
+                    Err(NotWritten::TooLong { most, .. }) => prop_assert!(len > most),
                     Err(other) => prop_assert!(false, "{}", other),
                 }
             } else {
@@ -176,8 +176,8 @@ proptest! {
                 let message = bytes(i, len);
                 match channel.write(&mut pen, &[&message]) {
                     Ok(_) => queues.iter_mut().for_each(|q| q.push_back(message.clone())),
-                    Err(WriteError::Full { room, wanted }) => prop_assert!(room < wanted),
-                    Err(WriteError::TooLong { most, .. }) => prop_assert!(len > most),
+                    Err(NotWritten::Full { room, wanted }) => prop_assert!(room < wanted),
+                    Err(NotWritten::TooLong { most, .. }) => prop_assert!(len > most),
                     Err(other) => prop_assert!(false, "{}", other),
                 }
             } else {
@@ -254,7 +254,7 @@ fn laggards_are_waited_for_dropped_or_left_behind() {
     channel.reclaim(2);
     assert!(channel.join(6, Lagging::Wait, Since::Now).is_ok());
     let full = (0..5).find_map(|_| channel.write(&mut pen, &[&[1]]).err());
-    assert_eq!(full, Some(WriteError::Full { room: 0, wanted: 1 }));
+    assert_eq!(full, Some(NotWritten::Full { room: 0, wanted: 1 }));
     for space in 4..7 {
         channel.reclaim(space);
     }
@@ -303,7 +303,7 @@ fn a_claimed_message_is_seen_when_it_is_committed() {
     }
     let error = channel.claim(&mut pen, 8 * 48 + 1);
     let (len, most) = (8 * 48 + 1, 8 * 48);
-    assert_eq!(error, Err(WriteError::TooLong { len, most }));
+    assert_eq!(error, Err(NotWritten::TooLong { len, most }));
 }
 
 #[test]

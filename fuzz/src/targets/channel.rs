@@ -6,7 +6,7 @@ use arbitrary::{Result, Unstructured};
 use portolan_abi::channel::{POSITIONS, Shape, Stamp};
 use portolan_shm::channel::{
     Barriers, Channel, Finished, Head, Lagging, Look, Meta, Mode, Pen, ReaderEntry, Reading,
-    Signalling, Since, WriteError,
+    Signalling, Since, NotWritten,
 };
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -312,7 +312,7 @@ impl Honest {
 }
 
 /// An error is one that says something.
-fn refused<T>(outcome: std::result::Result<T, WriteError>) {
+fn refused<T>(outcome: std::result::Result<T, NotWritten>) {
     if let Err(error) = outcome {
         assert!(!error.to_string().is_empty());
     }

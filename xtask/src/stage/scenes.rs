@@ -113,7 +113,7 @@ fn stand_by(actor: &Actor) -> Result<(), Failure> {
 /// Waits for an answer.
 fn ask(actor: &Actor) -> Result<(), Failure> {
     let server = actor.domain.connect(SERVER, PATIENCE)?;
-    let _pending = server.request(Message::new(b"?")?, WhenFull::Fail)?;
+    let _pending = server.begin_request(Message::new(b"?")?, WhenFull::Fail)?;
     // Or the journal would have to say whether it lives.
     drop(server);
     actor.ready(0, 1)?;

@@ -6,6 +6,7 @@ mod bridges;
 mod calls;
 mod channels;
 mod connections;
+mod dying;
 mod exports;
 mod flows;
 mod frames;
@@ -33,7 +34,7 @@ use freight::Freight;
 use ordinary::Ordinary;
 use portolan::{
     Deadline, Domain, Extent, LeaveError, Message, PendingReply, PortOptions, Protection,
-    RawExtent, ReceiveRight, SendOnceRight, SendRight, SharedExtent, Unsent, WaitSet, WhenFull,
+    RawExtent, ReceiveRight, SendError, SendOnceRight, SendRight, SharedExtent, WaitSet, WhenFull,
 };
 use portolan_abi::space::HostWord;
 use std::path::Path;
@@ -337,6 +338,7 @@ impl Worker {
                 self.write_journal();
                 self.board.set(self.at, Entry::Counted, pause);
             }
+            self.heed_last_act();
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -402,6 +404,8 @@ impl Worker {
         let (readers, writers) = (of_channels.1 + of_topics.1, of_channels.2 + of_topics.2);
         self.board.set(self.at, Entry::Readers, readers as u64);
         self.board.set(self.at, Entry::Writers, writers as u64);
+        let listeners = u64::from(holds.bell.is_hung());
+        self.board.set(self.at, Entry::Listeners, listeners);
         let in_set = holds.set.as_ref().map_or(0, WaitSet::len);
         let ports = holds.ports.len() + usize::from(holds.inbox.is_some()) + in_set;
         self.board.set(self.at, Entry::Sends, live as u64);
@@ -539,7 +543,7 @@ impl Worker {
         let when_full = self.when_full();
         let _ = right
             .send(message, when_full)
-            .map_err(|e| self.absorb(*e.message));
+            .map_err(|e| self.absorb(*e.item));
     }
 
     fn watch(&mut self) {
@@ -571,7 +575,7 @@ fn wake_up(domain: &Domain, worker: usize) -> Result<(), String> {
     let message = Message::new(b"").map_err(|e| e.to_string())?;
     match right.send(message, WhenFull::Fail) {
         Ok(()) => Ok(()),
-        Err(refused) if matches!(refused.reason, Unsent::Full { .. }) => Ok(()),
+        Err(refused) if matches!(refused.why, SendError::Full { .. }) => Ok(()),
         Err(refused) => Err(refused.to_string()),
     }
 }

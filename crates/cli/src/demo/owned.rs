@@ -17,7 +17,7 @@ use std::io;
 use std::time::Duration;
 
 use portolan::{
-    Access, Deadline, Domain, Message, Notice, PortOptions, ReceiveRight, SendRight, Unsent,
+    Access, Deadline, Domain, Message, Notice, PortOptions, ReceiveRight, SendError, SendRight,
 };
 
 use super::carrier::{Block, Carrier, Stamp};
@@ -98,7 +98,7 @@ impl Owned {
             .expect("only a stage with a successor sends");
         match to.send(message, Deadline::NEVER) {
             Ok(()) => Ok(()),
-            Err(error) if matches!(error.reason, Unsent::DeadName) => Err(self.lost()),
+            Err(error) if matches!(error.why, SendError::DeadName) => Err(self.lost()),
             Err(error) => Err(CliError::library("sending a block")(error)),
         }
     }

@@ -18,7 +18,7 @@ use std::fs::File;
 use std::io::{self, Read as _};
 
 use portolan::{
-    Access, Domain, Message, MessageError, PortOptions, ReceiveError, RequestError, Unsent,
+    Access, Domain, Message, MessageError, PortOptions, ReceiveError, RequestError, SendError,
     WhenFull,
 };
 
@@ -92,7 +92,7 @@ fn compose(domain: &Domain, sources: Sources<'_>) -> Result<Message> {
     for extent in extents {
         message
             .push(extent)
-            .map_err(|refused| CliError::refused(&refused.error, "send fewer bytes at once"))?;
+            .map_err(|refused| CliError::refused(&refused.why, "send fewer bytes at once"))?;
     }
     Ok(message)
 }
@@ -114,20 +114,20 @@ fn send(args: &SendArgs) -> Result<()> {
     let _waiting = Waiting::start(args.place.quiet, Some(args.timeout), what);
     right
         .send(message, when_full)
-        .map_err(|error| unsent(error.reason, &args.place))
+        .map_err(|error| unsent(error.why, &args.place))
 }
 
 /// Why a message was not sent, with an exit code that scripts can tell apart.
-fn unsent(reason: Unsent, place: &WhereArgs) -> CliError {
+fn unsent(reason: SendError, place: &WhereArgs) -> CliError {
     let name = place.name.clone();
     match reason {
-        Unsent::Full { slots } => CliError::Full { name, slots },
-        Unsent::DeadName => CliError::PortDied { name },
-        Unsent::WrongKind("synchronous", _) => CliError::Refused {
+        SendError::Full { slots } => CliError::Full { name, slots },
+        SendError::DeadName => CliError::PortDied { name },
+        SendError::WrongKind("synchronous", _) => CliError::Refused {
             what: format!("the port {name:?} takes requests"),
             to_do: "use `portolan port call`",
         },
-        Unsent::WrongKind(..) => CliError::Refused {
+        SendError::WrongKind(..) => CliError::Refused {
             what: format!("the port {name:?} takes messages, and answers none"),
             to_do: "use `portolan port send`",
         },
@@ -150,7 +150,7 @@ fn call(args: &CallArgs) -> Result<()> {
     drop(waiting);
     let name = args.place.name.clone();
     let answer = answered.map_err(|error| match error {
-        RequestError::Unsent(error) => unsent(error.reason, &args.place),
+        RequestError::Unsent(error) => unsent(error.why, &args.place),
         RequestError::TimedOut => CliError::NoAnswer { name },
         RequestError::Dropped => CliError::Unanswered { name },
         RequestError::ServerDead => CliError::PortDied { name },

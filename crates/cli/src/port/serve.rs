@@ -217,7 +217,7 @@ impl Server<'_> {
         let mut message = Message::default();
         for extent in extents {
             if let Err(refused) = message.push(extent) {
-                eprintln!("portolan: {}; the request is dropped", refused.error);
+                eprintln!("portolan: {}; the request is dropped", refused.why);
                 return Ok(());
             }
         }

@@ -113,8 +113,8 @@ fn served_calls(_: usize, bytes: usize, rounds: &Rounds<'_>) -> Result<()> {
         return must(false);
     };
     let start = || match bytes.len() {
-        0 => client.stub().start::<_, ()>(marked, &()),
-        _ => client.stub().start::<_, ()>(take_marked, &(&bytes[..],)),
+        0 => client.stub().begin::<_, ()>(marked, &()),
+        _ => client.stub().begin::<_, ()>(take_marked, &(&bytes[..],)),
     };
     let mut under_way = VecDeque::new();
     let mut call = || {

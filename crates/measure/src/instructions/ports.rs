@@ -131,7 +131,7 @@ fn extents(number: usize, protection: Protection, rounds: &Rounds<'_>) -> Result
         let extent = domain.allocate(PAGE).map_err(refused)?;
         message
             .push(extent)
-            .map_err(|refusal| refused(refusal.error))?;
+            .map_err(|refusal| refused(refusal.why))?;
     }
     let access = match protection {
         Protection::Guarded => Access::Now,
@@ -159,7 +159,7 @@ fn requests(_: usize, _: usize, rounds: &Rounds<'_>) -> Result<()> {
     let mut kept = Some(Message::default());
     rounds.go(|| {
         let message = black_box(kept.take().unwrap_or_default());
-        let mut pending = part(|| right.request(message, WhenFull::Fail)).map_err(refused)?;
+        let mut pending = part(|| right.begin_request(message, WhenFull::Fail)).map_err(refused)?;
         let request = part(|| port.get_request(Access::Later, Deadline::NEVER));
         let request = request.map_err(refused)?;
         part(|| request.reply_in_place()).map_err(refused)?;

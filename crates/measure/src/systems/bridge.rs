@@ -129,7 +129,7 @@ impl Endpoint for Bridge {
         if let Some(sealed) = &self.sealed {
             self.message.clear();
             let pushed = self.message.push_sealed(sealed.clone());
-            pushed.map_err(|e| MeasureError::library("filling a benchmark's message")(e.error))?;
+            pushed.map_err(|e| MeasureError::library("filling a benchmark's message")(e.why))?;
         }
         let to = self.to.as_ref().ok_or(MeasureError::Gone)?;
         to.send_from(&mut self.message, Deadline::NEVER)

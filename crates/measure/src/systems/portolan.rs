@@ -455,7 +455,7 @@ impl Endpoint for Request {
     #[inline(always)]
     fn round_trip(&mut self) -> Result<()> {
         let to = self.to.as_ref().ok_or(MeasureError::Gone)?;
-        to.request_in(
+        to.request_reply_in_place(
             &mut self.message,
             Access::Later,
             Deadline::NEVER,

@@ -167,7 +167,7 @@ fn allocate(side: &mut Side, member: &Arc<Member>, len: usize) -> Result<Extent,
         match extent::allocate(member, len) {
             Ok(extent) => return Ok(extent),
             Err(AllocateError::Disowned(_)) => return Err(Over::Stopped),
-            Err(AllocateError::OutOfPages(_)) => side.pause(wait)?,
+            Err(AllocateError::OutOfPages { .. }) => side.pause(wait)?,
         }
         wait = (wait * 2).min(SHORT_OF_PAGES.1);
     }

@@ -1,12 +1,13 @@
 //! Errors of connections between domains say which side is at fault.
 
-use crate::channel::MakeChannelError;
+use crate::channel::ChannelError;
 use crate::{BindError, NoDescriptor, OfferConnectError};
 use portolan_abi::FORMAT_VERSION;
 use portolan_abi::bridge::Denied;
 use portolan_shm::byte_ring::Garbled;
 use portolan_sys::memory::{MapError, VerifyError};
 use portolan_sys::socket::SocketError;
+use std::fmt;
 use std::io;
 
 /// Why a port of another domain was not connected to, or a channel not followed.
@@ -65,7 +66,7 @@ pub enum ConnectToError {
     },
     /// No channel for this side.
     #[error("no channel for this side: {0}")]
-    Channel(#[from] MakeChannelError),
+    Channel(#[from] ChannelError),
     /// The machine's: no memory for the connection.
     #[error("no memory for the connection: {0}")]
     Memory(#[from] MapError),
@@ -94,8 +95,7 @@ impl ConnectToError {
 
 /// A client's violation of the protocol. The bridge ended its connection, and dropped the message
 /// that had come in part.
-#[derive(Debug, thiserror::Error)]
-#[error("the client of user {uid}, process {pid}: {kind}")]
+#[derive(Debug)]
 pub struct Violation {
     /// Its user.
     pub uid: u32,
@@ -106,20 +106,16 @@ pub struct Violation {
 }
 
 /// The rule that a client broke. Each is the client's fault.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug)]
 #[non_exhaustive]
 pub enum ViolationKind {
     /// It asked for something that is no request.
-    #[error("its first packet is no request")]
     Ask,
     /// Its count of bytes is none that it can have.
-    #[error("{0}")]
-    ByteRing(#[from] Garbled),
+    ByteRing(Garbled),
     /// Its frame header describes no message.
-    #[error("the frame header of its message cannot be decoded")]
     FrameHeader,
     /// Its message is over the limit of the offer.
-    #[error("its message would take {bytes} bytes of memory here, over the limit of {most}")]
     TooLong {
         /// Bytes of memory that the message would take.
         bytes: u64,
@@ -127,17 +123,49 @@ pub enum ViolationKind {
         most: u64,
     },
     /// It named sealed memory, and sent no descriptors for it, or not as many.
-    #[error("its message names {named} parts of sealed memory, and other descriptors came for it")]
     Descriptors {
         /// Parts that it named.
         named: usize,
     },
     /// What it said is sealed is not, or has another size.
-    #[error("its sealed memory is none: {0}")]
     Sealed(VerifyError),
     /// It sent descriptors that were not asked for, or something that is no ring.
-    #[error("it sent a packet that is none of ours, or descriptors that were not asked for")]
     Packet,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { uid, pid, kind } = self;
+        write!(f, "the client of user {uid}, process {pid}: {kind}")
+    }
+}
+
+impl fmt::Display for ViolationKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ask => f.write_str("its first packet is no request"),
+            Self::ByteRing(garbled) => garbled.fmt(f),
+            Self::FrameHeader => f.write_str("the frame header of its message cannot be decoded"),
+            Self::TooLong { bytes, most } => write!(
+                f,
+                "its message would take {bytes} bytes of memory here, over the limit of {most}"
+            ),
+            Self::Descriptors { named } => write!(
+                f,
+                "its message names {named} parts of sealed memory, and other descriptors came for it"
+            ),
+            Self::Sealed(why) => write!(f, "its sealed memory is none: {why}"),
+            Self::Packet => f.write_str(
+                "it sent a packet that is none of ours, or descriptors that were not asked for",
+            ),
+        }
+    }
+}
+
+impl From<Garbled> for ViolationKind {
+    fn from(garbled: Garbled) -> Self {
+        Self::ByteRing(garbled)
+    }
 }
 
 /// Why a connection has ended.

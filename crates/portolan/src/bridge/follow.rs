@@ -7,7 +7,7 @@ use super::control_socket::ControlSocket;
 use super::error::{ConnectToError, Over, ViolationKind};
 use super::options::ConnectOptions;
 use super::side::{Side, crossing};
-use crate::channel::{Channel, ChannelOptions, MakeChannelError, WriteError, Writer};
+use crate::channel::{Channel, ChannelError, ChannelOptions, WriteError, Writer};
 use crate::directory::{AcceptedConnection, OfferKind};
 use crate::space::Builder;
 use crate::space::public::Shown;
@@ -200,7 +200,10 @@ fn make_like(domain: &Domain, form: &Form) -> Result<Channel, ConnectToError> {
         options = options.reliable();
     }
     domain.make_channel(&options).map_err(|error| match error {
-        MakeChannelError::Options(_) => ConnectToError::Garbled,
+        ChannelError::Shape(_)
+        | ChannelError::Signal { .. }
+        | ChannelError::ManyReliable
+        | ChannelError::RawReliable => ConnectToError::Garbled,
         other => other.into(),
     })
 }

@@ -82,5 +82,5 @@ mod tests;
 pub use error::{ConnectToError, Violation, ViolationKind};
 pub use follow::{Followed, Skipped};
 pub use offered::OfferedPort;
-pub use offered_channel::{OfferChannelError, OfferedChannel};
+pub use offered_channel::OfferedChannel;
 pub use options::{ConnectOptions, OfferOptions};

@@ -11,7 +11,7 @@ use super::options::{OfferOptions, ring_bytes};
 use super::port_ingress::let_in;
 use super::side::{BUSY, Side, crossing};
 use crate::channel::{
-    BindChannelError, Channel, Lagging, ReadError, Reader, ReaderOptions, Signalling,
+    Channel, ChannelError, Lagging, ReadError, Reader, ReaderOptions, Signalling,
 };
 use crate::directory::{Client, OfferKind};
 use crate::space::public::Shown;
@@ -31,26 +31,6 @@ pub struct OfferedChannel {
     open: Open<Heard>,
 }
 
-/// Why a channel is not offered.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum OfferChannelError {
-    /// See [`OfferError`].
-    #[error(transparent)]
-    Offer(#[from] OfferError),
-    /// The caller's: it cannot be read as messages.
-    #[error(transparent)]
-    Bind(#[from] BindChannelError),
-    /// The caller's: this channel's writer wakes no reader, so an egress would have to poll.
-    #[error("the channel's writer signals nobody: make it with another `Signalling`")]
-    NeverSignals,
-    /// The state's: parcels go beside this channel's messages, and cannot leave the domain.
-    #[error(
-        "a writer of this channel sends parcels, which cannot leave their domain: write to another channel, or offer a port"
-    )]
-    Parcels,
-}
-
 impl Channel {
     /// Makes this channel known to other domains by `name`.
     ///
@@ -64,7 +44,7 @@ impl Channel {
     ///
     /// # Errors
     ///
-    /// [`OfferChannelError`].
+    /// [`OfferError`].
     ///
     /// # Examples
     ///
@@ -74,16 +54,16 @@ impl Channel {
         name: &str,
         permissions: &Permissions,
         options: OfferOptions,
-    ) -> Result<OfferedChannel, OfferChannelError> {
-        self.member().present().map_err(OfferError::from)?;
+    ) -> Result<OfferedChannel, OfferError> {
+        self.member().present()?;
         if self.is_raw() {
-            return Err(BindChannelError::WrongKind("raw", "one of messages").into());
+            return Err(OfferError::Raw);
         }
         if self.signalling() == Signalling::Never {
-            return Err(OfferChannelError::NeverSignals);
+            return Err(OfferError::NeverSignals);
         }
         if self.has_parcels() {
-            return Err(OfferChannelError::Parcels);
+            return Err(OfferError::Parcels);
         }
         let heard = Heard {
             channel: self.clone(),
@@ -168,7 +148,7 @@ impl ChannelEgress {
                 options = options.aside();
             }
             let reader = channel.bind_reader(options).map_err(|error| match error {
-                BindChannelError::NoEntry { .. } => Denied::Full,
+                ChannelError::NoEntry { .. } => Denied::Full,
                 _ => Denied::Over,
             })?;
             let bell = FutexFd::new().map_err(|_| Denied::Resources)?;

@@ -57,7 +57,7 @@ impl OfferOptions {
     /// up to 1 MiB and whole 2 MiB above, so one of a single byte counts 4 KiB; so does each part
     /// of sealed memory. A header and a list of extents that a slot may not hold (a header over
     /// 24 bytes; two extents and more) count as one extent more. Sending a message that takes
-    /// more is refused with [`Unsent::TooLong`](crate::Unsent::TooLong); a stranger that sends
+    /// more is refused with [`SendError::TooLong`](crate::SendError::TooLong); a stranger that sends
     /// one all the same is thrown out ([`ViolationKind::TooLong`](crate::ViolationKind::TooLong)).
     ///
     /// As many messages as the port's queue has slots may wait, each of which takes as much.

@@ -10,7 +10,7 @@ use super::offered::{InHand, OfferedTo};
 use super::options::ring_bytes;
 use super::side::{Side, bytes_of, crossing};
 use crate::directory::Client;
-use crate::port::{PendingReply, RequestError, Unsent, WhenFull, may_leave};
+use crate::port::{PendingReply, RequestError, SendError, WhenFull, may_leave};
 use crate::space::public::Shown;
 use crate::{Access, Deadline, EventKind, Message};
 use portolan_abi::FORMAT_VERSION;
@@ -182,9 +182,10 @@ impl<'g> PortIngress<'g> {
             let full = WhenFull::Wait(Deadline::after(FULL));
             match self.bridge.what.right.send_from(&mut message, full) {
                 Ok(()) => return Ok(()),
-                Err(Unsent::Full { .. } | Unsent::Allocate(_)) if !self.side.is_stopped() => {}
+                Err(SendError::Full { .. } | SendError::Allocate(_)) if !self.side.is_stopped() => {
+                }
                 // The real port is received in another process.
-                Err(Unsent::Sealed) if message.holds_sealed() => {
+                Err(SendError::Sealed) if message.holds_sealed() => {
                     let member = &self.bridge.what.right.to.member;
                     codec::unseal(&mut self.side, member, &mut message)?;
                 }
@@ -227,14 +228,14 @@ impl PortIngress<'_> {
     fn request(&mut self, mut message: Message) -> Result<Option<PendingReply>, Over> {
         loop {
             let full = WhenFull::Wait(Deadline::after(FULL));
-            message = match self.bridge.what.right.request(message, full) {
+            message = match self.bridge.what.right.begin_request(message, full) {
                 Ok(pending) => return Ok(Some(pending)),
-                Err(RequestError::Unsent(unsent)) => match unsent.reason {
-                    Unsent::Full { .. } | Unsent::Allocate(_) if !self.side.is_stopped() => {
-                        *unsent.message
+                Err(RequestError::Unsent(unsent)) => match unsent.why {
+                    SendError::Full { .. } | SendError::Allocate(_) if !self.side.is_stopped() => {
+                        *unsent.item
                     }
-                    Unsent::Sealed if unsent.message.holds_sealed() => {
-                        let mut message = *unsent.message;
+                    SendError::Sealed if unsent.item.holds_sealed() => {
+                        let mut message = *unsent.item;
                         let member = &self.bridge.what.right.to.member;
                         codec::unseal(&mut self.side, member, &mut message)?;
                         message

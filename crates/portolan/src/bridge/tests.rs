@@ -11,7 +11,7 @@ use crate::directory::{AcceptedConnection, OfferKind, connect_own};
 use crate::space::Builder;
 use crate::space::Descriptor;
 use crate::{Access, Deadline, Domain, Message, Permissions, PortOptions, ReceiveRight, SendRight};
-use crate::{Unsent, WhenFull};
+use crate::{SendError, WhenFull};
 use portolan_abi::FORMAT_VERSION;
 use portolan_abi::bridge::{Answer, Ask, Form, FrameHeader, Granted, control};
 use portolan_abi::slot::Kind;
@@ -146,26 +146,26 @@ fn what_cannot_leave_its_domain_is_refused_when_it_is_sent() {
         .send(message(&two.ours, 1, &[500, 501]), WhenFull::Fail)
         .unwrap_err();
     assert!(matches!(
-        error.reason,
-        Unsent::TooLong {
+        error.why,
+        SendError::TooLong {
             len: 1001,
             extents: 2,
             bytes: 12288,
             most: 8192
         }
     ));
-    is_the_one(&error.message, 1, &[500, 501]);
+    is_the_one(&error.item, 1, &[500, 501]);
     let mut rights = Message::new(b"").unwrap();
     let port = two.ours.bind(PortOptions::unnamed()).unwrap();
     rights.attach(port.make_send()).unwrap();
     let error = two.right.send(rights, WhenFull::Fail).unwrap_err();
-    assert!(matches!(error.reason, Unsent::Rights { rights: 1 }));
+    assert!(matches!(error.why, SendError::Rights { rights: 1 }));
     let structure = crate::structure::Structure::<u64>::build(&two.ours, |_| Ok(7)).unwrap();
     let error = two
         .right
         .send(structure.into_message(), WhenFull::Fail)
         .unwrap_err();
-    assert!(matches!(error.reason, Unsent::Structure));
+    assert!(matches!(error.why, SendError::Structure));
 }
 
 #[test]
@@ -181,7 +181,7 @@ fn a_full_port_fills_the_lane_and_then_the_proxy() {
         match two.right.send(message, soon) {
             Ok(()) => sent += 1,
             Err(error) => {
-                assert!(matches!(error.reason, Unsent::Full { .. }), "{error}");
+                assert!(matches!(error.why, SendError::Full { .. }), "{error}");
                 if sent >= 6 {
                     break;
                 }
@@ -212,8 +212,8 @@ fn the_end_of_a_port_or_an_offer_is_a_dead_name() {
         .right
         .send(message(&two.ours, 1, &[10]), WhenFull::Fail)
         .unwrap_err();
-    assert!(matches!(error.reason, Unsent::DeadName));
-    is_the_one(&error.message, 1, &[10]);
+    assert!(matches!(error.why, SendError::DeadName));
+    is_the_one(&error.item, 1, &[10]);
 }
 
 #[test]
@@ -336,7 +336,7 @@ fn requests_go_over_and_answers_come_back() {
     until("it is a dead name", || !right.is_live());
     assert!(offered.take_violations().is_empty());
     let error = right.send(Message::default(), WhenFull::Fail).unwrap_err();
-    assert!(matches!(error.reason, Unsent::DeadName));
+    assert!(matches!(error.why, SendError::DeadName));
 }
 
 #[test]
@@ -577,7 +577,7 @@ fn an_answer_of_many_small_extents_takes_no_more_than_is_allowed() {
     );
     let mut answers = |extents: usize| {
         let pending = right
-            .request(Message::new(b"how many?").unwrap(), WhenFull::Fail)
+            .begin_request(Message::new(b"how many?").unwrap(), WhenFull::Fail)
             .unwrap();
         let mut request = [0; FrameHeader::BYTES];
         server.read(&mut request).unwrap();

@@ -1,19 +1,18 @@
 //! A raw channel gives a frame buffer: its units have fixed places.
 
 use super::reader::why_not;
-use super::{BindChannelError, Lagging, ReadError, Since};
+use super::{ChannelError, Lagging, ReadError, Since};
 use crate::channel::Ring;
 use crate::port::segment::copy_to;
 use crate::space::Member;
-use crate::wait::{Armable, WhyNoPlace};
+use crate::wait::{Armable, WaitSetError};
 use crate::{Deadline, Disowned};
 use portolan_shm::bulk;
 use portolan_shm::channel::{Finished, Reading, Signalling};
 use portolan_sys::futex;
 use std::sync::Arc;
 
-const NOT_RAW: BindChannelError =
-    BindChannelError::WrongKind("not raw", "`bind_writer` and `bind_reader`");
+const NOT_RAW: ChannelError = ChannelError::WrongKind("not raw", "`bind_writer` and `bind_reader`");
 
 /// The one who puts units to a raw channel.
 ///
@@ -47,14 +46,14 @@ pub struct FrameWriter {
 }
 
 impl FrameWriter {
-    pub(super) fn bind(ring: Ring) -> Result<Self, BindChannelError> {
+    pub(super) fn bind(ring: Ring) -> Result<Self, ChannelError> {
         let member = &ring.segment().right().to.member;
         member.present()?;
         if !ring.channel().mode().raw {
             return Err(NOT_RAW);
         }
         let bound = ring.channel().bind_writer(member.space);
-        bound.map_err(|space| BindChannelError::Written { space })?;
+        bound.map_err(|space| ChannelError::Written { space })?;
         let unsignalled = 0;
         Ok(Self { ring, unsignalled })
     }
@@ -150,7 +149,7 @@ pub struct FrameReader {
 }
 
 impl FrameReader {
-    pub(super) fn bind(ring: Ring) -> Result<Self, BindChannelError> {
+    pub(super) fn bind(ring: Ring) -> Result<Self, ChannelError> {
         let member = &ring.segment().right().to.member;
         member.present()?;
         if !ring.channel().mode().raw {
@@ -264,7 +263,7 @@ impl Armable for FrameReader {
         self.member().number
     }
 
-    fn why_not(&self) -> Option<WhyNoPlace> {
+    fn why_not(&self) -> Option<WaitSetError> {
         why_not(&self.ring, &self.reading)
     }
 

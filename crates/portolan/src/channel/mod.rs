@@ -47,6 +47,7 @@
 //! goes on at the position where the dead one stopped. A message that it had begun and not
 //! ended is never handed out as whole.
 
+mod error;
 mod frame;
 mod interrupt;
 mod options;
@@ -59,12 +60,11 @@ mod tokio;
 mod topic;
 mod writer;
 
+pub use error::ChannelError;
 pub use frame::{FrameReader, FrameWriter};
 pub use interrupt::Interrupter;
-pub use options::{ChannelOptions, OptionsError, ReaderOptions};
-pub use parcel::{
-    Delivery, NoParcel, Parcel, ParcelBindError, ParcelError, ParcelReader, ParcelWriter,
-};
+pub use options::{ChannelOptions, ReaderOptions};
+pub use parcel::{Delivery, Parcel, ParcelError, ParcelReader, ParcelWriter};
 pub(crate) use portolan_abi::channel::Purpose;
 pub use portolan_shm::channel::{Garbled, Lagging, NotAChannel, Signalling, Since};
 pub use reader::{Missed, ReadError, Reader, Received};
@@ -73,16 +73,16 @@ pub use stream::{StreamReader, StreamWriter};
 pub use topic::fields;
 pub use topic::{
     Flat, Loan, Payload, Plain, PublishError, Publisher, Sample, StructureLoan, SubscribeError,
-    Subscriber, TopicError, TopicOptions, Unpublished,
+    Subscriber, TopicError, TopicOptions,
 };
 pub use writer::{Claim, WriteError, Writer, WriterCounts};
 
-use crate::port::segment::{Segment, SegmentError};
-use crate::port::{ConnectError, Right, shared_entries};
+use crate::port::segment::Segment;
+use crate::port::{Right, shared_entries};
 use crate::space::Member;
 use crate::space::record::About;
 use crate::wait::raise_link;
-use crate::{Deadline, Disowned, Domain};
+use crate::{Deadline, Domain, Refused};
 use portolan_shm::channel::Channel as Units;
 use portolan_shm::mark;
 use portolan_sys::futex;
@@ -113,82 +113,13 @@ pub struct Channel {
     ring: Ring,
 }
 
-/// Why no channel was made.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum MakeChannelError {
-    /// The caller's: what was asked for cannot be.
-    #[error(transparent)]
-    Options(#[from] OptionsError),
-    /// See [`SegmentError`].
-    #[error(transparent)]
-    Segment(#[from] SegmentError),
-    /// Another process scribbled over it at once.
-    #[error(transparent)]
-    NotAChannel(#[from] NotAChannel),
-}
-
-/// Why no channel was found.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum FindChannelError {
-    /// There is none.
-    #[error(transparent)]
-    Connect(#[from] ConnectError),
-    /// The segment of this name is none.
-    #[error("{name:?} is a segment, and no channel: {why}")]
-    NotAChannel {
-        /// The name.
-        name: String,
-        /// Why not.
-        why: NotAChannel,
-    },
-}
-
-/// Why a segment is no channel; it is the caller's again.
-#[derive(Debug, thiserror::Error)]
-#[error("the segment is no channel: {why}")]
-pub struct NotThisSegment {
-    /// The segment.
-    pub segment: Segment,
-    /// Why not.
-    #[source]
-    pub why: NotAChannel,
-}
-
-/// Why no reader or writer was bound.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum BindChannelError {
-    /// The state's: the channel has one writer, and another space is it.
-    #[error(
-        "space {space} writes to the channel: wait until it has gone, or make a channel of many writers"
-    )]
-    Written {
-        /// Who writes.
-        space: u8,
-    },
-    /// The state's: a reliable channel has so many readers already.
-    #[error("the channel was made for {entries} readers, and has them: make it for more")]
-    NoEntry {
-        /// How many there are.
-        entries: u64,
-    },
-    /// The caller's: a raw channel takes frames, another one messages.
-    #[error("the channel is {0}: use {1}")]
-    WrongKind(&'static str, &'static str),
-    /// See [`Disowned`].
-    #[error(transparent)]
-    Disowned(#[from] Disowned),
-}
-
 impl Domain {
     /// Makes a channel.
     ///
     /// # Errors
     ///
-    /// [`MakeChannelError`]; nothing is left behind.
-    pub fn make_channel(&self, options: &ChannelOptions) -> Result<Channel, MakeChannelError> {
+    /// [`ChannelError`]; nothing is left behind.
+    pub fn make_channel(&self, options: &ChannelOptions) -> Result<Channel, ChannelError> {
         let (shape, mode) = options.check()?;
         let bytes = usize::try_from(shape.len()).unwrap_or(usize::MAX);
         let image = Units::image(shape, mode, options.content_word(), options.purpose());
@@ -197,7 +128,10 @@ impl Domain {
                 at.copy_from_slice(&word.to_le_bytes());
             }
         })?;
-        let ring = Ring::open(segment).map_err(|refused| refused.1)?;
+        let ring = Ring::open(segment).map_err(|refused| ChannelError::NotAChannel {
+            name: options.name().unwrap_or_default().to_owned(),
+            why: refused.1,
+        })?;
         Ok(Channel { ring })
     }
 
@@ -205,14 +139,14 @@ impl Domain {
     ///
     /// # Errors
     ///
-    /// [`FindChannelError`].
+    /// [`ChannelError`].
     pub fn find_channel(
         &self,
         name: &str,
         deadline: impl Into<Deadline>,
-    ) -> Result<Channel, FindChannelError> {
+    ) -> Result<Channel, ChannelError> {
         let segment = self.find_segment(name, deadline)?;
-        let ring = Ring::open(segment).map_err(|refused| FindChannelError::NotAChannel {
+        let ring = Ring::open(segment).map_err(|refused| ChannelError::NotAChannel {
             name: name.to_owned(),
             why: refused.1,
         })?;
@@ -227,9 +161,9 @@ impl Channel {
     ///
     /// # Errors
     ///
-    /// [`BindChannelError::Written`] names the space that writes. One that has died is in
+    /// [`ChannelError::Written`] names the space that writes. One that has died is in
     /// the way only until the host has noticed.
-    pub fn bind_writer(&self) -> Result<Writer, BindChannelError> {
+    pub fn bind_writer(&self) -> Result<Writer, ChannelError> {
         Writer::bind(self.ring.clone())
     }
 
@@ -237,9 +171,9 @@ impl Channel {
     ///
     /// # Errors
     ///
-    /// [`BindChannelError::NoEntry`] on a reliable channel that has as many readers as it
+    /// [`ChannelError::NoEntry`] on a reliable channel that has as many readers as it
     /// was made for.
-    pub fn bind_reader(&self, options: ReaderOptions) -> Result<Reader, BindChannelError> {
+    pub fn bind_reader(&self, options: ReaderOptions) -> Result<Reader, ChannelError> {
         Reader::bind(self.ring.clone(), options)
     }
 
@@ -305,7 +239,7 @@ impl Channel {
     /// # Errors
     ///
     /// As [`Self::bind_writer`], and if the channel is not raw.
-    pub fn bind_frame_writer(&self) -> Result<FrameWriter, BindChannelError> {
+    pub fn bind_frame_writer(&self) -> Result<FrameWriter, ChannelError> {
         FrameWriter::bind(self.ring.clone())
     }
 
@@ -313,8 +247,8 @@ impl Channel {
     ///
     /// # Errors
     ///
-    /// [`BindChannelError`], if it is not raw.
-    pub fn bind_frame_reader(&self) -> Result<FrameReader, BindChannelError> {
+    /// [`ChannelError`], if it is not raw.
+    pub fn bind_frame_reader(&self) -> Result<FrameReader, ChannelError> {
         FrameReader::bind(self.ring.clone())
     }
 
@@ -325,14 +259,14 @@ impl Channel {
 }
 
 impl TryFrom<Segment> for Channel {
-    type Error = NotThisSegment;
+    type Error = Refused<Segment, NotAChannel>;
 
-    fn try_from(segment: Segment) -> Result<Self, NotThisSegment> {
+    fn try_from(segment: Segment) -> Result<Self, Self::Error> {
         match Ring::open(segment) {
             Ok(ring) => Ok(Self { ring }),
             Err(refused) => {
                 let (segment, why) = *refused;
-                Err(NotThisSegment { segment, why })
+                Err(Refused::new(segment, why))
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Options set up a channel, and its readers.
 
-use portolan_abi::channel::{Purpose, Shape, ShapeError};
+use super::ChannelError;
+use portolan_abi::channel::{Purpose, Shape};
 use portolan_abi::limits::LINE;
 use portolan_shm::channel::{Lagging, Mode, Signalling, Since};
 
@@ -26,27 +27,6 @@ pub struct ChannelOptions {
     mode: Mode,
     content: u64,
     purpose: Purpose,
-}
-
-/// The caller's: a channel cannot be like this.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum OptionsError {
-    /// Its shape.
-    #[error(transparent)]
-    Shape(#[from] ShapeError),
-    /// Its signalling unit.
-    #[error("a signal at every {bytes} bytes is at no multiple of a cache line, {LINE}")]
-    Signal {
-        /// What was asked for.
-        bytes: u32,
-    },
-    /// A reliable channel has one writer.
-    #[error("a reliable channel has one writer: make one for each, or leave out `reliable`")]
-    ManyReliable,
-    /// A raw channel has one writer, which waits for no reader.
-    #[error("a raw channel has one writer and no flow control: leave out the rest, or `raw`")]
-    RawReliable,
 }
 
 impl ChannelOptions {
@@ -156,18 +136,18 @@ impl ChannelOptions {
         self.name.as_deref()
     }
 
-    pub(super) fn check(&self) -> Result<(Shape, Mode), OptionsError> {
+    pub(super) fn check(&self) -> Result<(Shape, Mode), ChannelError> {
         let shape = Shape::new(self.unit, self.units, self.readers)?;
         if let Signalling::Bytes(bytes) = self.mode.signalling
             && (bytes == 0 || !(bytes as usize).is_multiple_of(LINE))
         {
-            return Err(OptionsError::Signal { bytes });
+            return Err(ChannelError::Signal { bytes });
         }
         if self.mode.reliable && self.mode.many_writers {
-            return Err(OptionsError::ManyReliable);
+            return Err(ChannelError::ManyReliable);
         }
         if self.mode.raw && (self.mode.reliable || self.mode.many_writers) {
-            return Err(OptionsError::RawReliable);
+            return Err(ChannelError::RawReliable);
         }
         Ok((shape, self.mode))
     }

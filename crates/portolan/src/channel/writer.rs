@@ -2,7 +2,7 @@
 
 mod traced;
 
-use super::{BindChannelError, Channel, Purpose};
+use super::{Channel, ChannelError, Purpose};
 use crate::channel::Ring;
 use crate::port::segment::copy_to;
 use crate::space::record::Begun;
@@ -116,29 +116,29 @@ pub enum WriteError {
     NoDescriptor(#[from] crate::NoDescriptor),
 }
 
-impl From<shm::WriteError> for WriteError {
-    fn from(error: shm::WriteError) -> Self {
+impl From<shm::NotWritten> for WriteError {
+    fn from(error: shm::NotWritten) -> Self {
         match error {
-            shm::WriteError::Full { room, wanted } => Self::Full { room, wanted },
-            shm::WriteError::TooLong { len, most } => Self::TooLong { len, most },
+            shm::NotWritten::Full { room, wanted } => Self::Full { room, wanted },
+            shm::NotWritten::TooLong { len, most } => Self::TooLong { len, most },
             _ => Self::Contended,
         }
     }
 }
 
 impl Writer {
-    pub(super) fn bind(ring: Ring) -> Result<Self, BindChannelError> {
+    pub(super) fn bind(ring: Ring) -> Result<Self, ChannelError> {
         let member = &ring.segment().right().to.member;
         member.present()?;
         if ring.channel().mode().raw {
-            return Err(BindChannelError::WrongKind("raw", "`bind_frame_writer`"));
+            return Err(ChannelError::WrongKind("raw", "`bind_frame_writer`"));
         }
         let space = member.space;
         let channel = ring.channel();
         if !channel.mode().many_writers {
             channel
                 .bind_writer(space)
-                .map_err(|space| BindChannelError::Written { space })?;
+                .map_err(|space| ChannelError::Written { space })?;
         }
         let mut pen = channel.resume_writing(space);
         pen.relax_when(barrier::allowed);
@@ -271,15 +271,15 @@ impl Writer {
     #[cold]
     fn retry(
         &mut self,
-        mut error: shm::WriteError,
+        mut error: shm::NotWritten,
         parts: &[&[u8]],
         deadline: Deadline,
     ) -> Result<u64, WriteError> {
         let mut pause = Duration::from_micros(1);
         loop {
             match error {
-                shm::WriteError::Full { wanted, .. } => self.wait_for_room(wanted, deadline)?,
-                shm::WriteError::Contended if !deadline.has_passed() => {
+                shm::NotWritten::Full { wanted, .. } => self.wait_for_room(wanted, deadline)?,
+                shm::NotWritten::Contended if !deadline.has_passed() => {
                     std::thread::sleep(pause);
                     pause = (pause * 2).min(Duration::from_millis(1));
                 }
@@ -313,7 +313,7 @@ impl Writer {
         loop {
             match self.ring.channel().claim(&mut self.pen, len) {
                 Ok(()) => return Ok(Claim { writer: self, len }),
-                Err(shm::WriteError::Full { wanted, .. }) => {
+                Err(shm::NotWritten::Full { wanted, .. }) => {
                     self.wait_for_room(wanted, deadline)?;
                 }
                 Err(other) => return Err(other.into()),
@@ -365,7 +365,7 @@ impl Writer {
                     self.owe(finished);
                     return Ok(done);
                 }
-                Err(shm::WriteError::Full { wanted, .. }) => {
+                Err(shm::NotWritten::Full { wanted, .. }) => {
                     self.wait_for_room(wanted, deadline)?;
                 }
                 Err(other) => return Err(other.into()),
@@ -403,7 +403,7 @@ impl Writer {
                     }
                     return Ok(());
                 }
-                Err(shm::WriteError::Full { wanted, .. }) => {
+                Err(shm::NotWritten::Full { wanted, .. }) => {
                     self.wait_for_room(wanted, deadline)?;
                 }
                 Err(other) => return Err(other.into()),

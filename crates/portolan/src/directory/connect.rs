@@ -10,20 +10,19 @@
 //! because the host or the acceptor may have died with the connection. So a pending connection
 //! outlives both, and ends with its own process.
 
+use super::OfferConnectError;
 use super::offer::Offers;
 use super::permissions::{AccessToken, Verdict};
+use crate::Deadline;
 use crate::space::Builder;
 use crate::space::JoinError;
 use crate::space::Member;
 use crate::space::answer::{check_owner, garbled, refused};
 use crate::space::descriptor::Descriptor;
-use crate::{Deadline, Disowned};
 use portolan_abi::FORMAT_VERSION;
 use portolan_abi::connect::{ConnectAnswer, ConnectRequest, OfferKind, OfferName};
 use portolan_abi::delegate::Capability;
 use portolan_abi::hello::{Reason, socket_name};
-use portolan_abi::limits::MAX_NAME;
-use portolan_abi::name::RULE;
 use portolan_sys::process::{EventFd, poll};
 use portolan_sys::socket::{self, Address, SocketError};
 use portolan_sys::watch::Alarm;
@@ -46,88 +45,6 @@ const ANSWER: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(crate) struct AcceptedConnection {
     pub(crate) connection: Descriptor,
-}
-
-/// Why there is no connection to an offer.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum OfferConnectError {
-    /// The caller's: nothing is offered by such a name.
-    #[error("{name:?} is no name of an offer: use 1 to {MAX_NAME} bytes {RULE}")]
-    BadName {
-        /// The name.
-        name: String,
-    },
-    /// The caller's: the offer's permissions do not admit this process.
-    #[error(
-        "user {user} may not have the {kind} {name:?}: its offer must permit that user, one of its groups, or this process (Permissions)"
-    )]
-    NotPermitted {
-        /// What was asked for.
-        kind: &'static str,
-        /// Its name.
-        name: String,
-        /// Our user, as the host sees it.
-        user: u64,
-    },
-    /// The caller's: the offer asks for a token, and this is not it.
-    #[error("the {kind} {name:?} asks for a token, and {} was shown: get it from the offering process", if *.shown { "another" } else { "none" })]
-    WrongToken {
-        /// What was asked for.
-        kind: &'static str,
-        /// Its name.
-        name: String,
-        /// Whether we have shown one.
-        shown: bool,
-    },
-    /// The state's: the domain is there, and no member offers that.
-    #[error("nobody in the domain offers the {kind} {name:?}: check the name, or wait longer")]
-    NotOffered {
-        /// What was asked for.
-        kind: &'static str,
-        /// Its name.
-        name: String,
-    },
-    /// The offering process's: it does not take clients.
-    #[error("the process that offers the {kind} {name:?} takes no clients now; it may be stopped")]
-    NotMet {
-        /// What was asked for.
-        kind: &'static str,
-        /// Its name.
-        name: String,
-    },
-    /// The state's: there is no such domain.
-    #[error(
-        "user {owner} has no domain {domain:?} here: check name and user, or start the program that offers something in it"
-    )]
-    NotRunning {
-        /// The domain's name.
-        domain: String,
-        /// Whose it would be.
-        owner: u32,
-    },
-    /// The caller's or the domain's: this user may not connect to the socket's file.
-    #[error(
-        "this user may not connect to {socket}: the directory must be open to it (mode +x), and the socket (mode +w), which is so once a member offers something to other users"
-    )]
-    Forbidden {
-        /// The socket.
-        socket: String,
-    },
-    /// The host's: it has as many clients as it can keep, of this user or of all.
-    #[error("the domain's host has too many clients, of this user or of all: try again later")]
-    Busy,
-    /// The host's or the offering process's: no answer came in time.
-    #[error(
-        "neither the domain's host nor the offering process answered by the deadline: allow more time, or see whether one of them is stopped"
-    )]
-    Unanswered,
-    /// The domain's: it refuses every process that connects to it, for this reason.
-    #[error(transparent)]
-    Domain(#[from] JoinError),
-    /// The caller's: this process is no member of the domain any more.
-    #[error(transparent)]
-    Disowned(#[from] Disowned),
 }
 
 /// Asks the domain that `settings` name for an offer, waiting for it until `deadline`.

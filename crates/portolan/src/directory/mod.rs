@@ -5,10 +5,12 @@
 //! | `permissions` | judges which processes may connect to an offer |
 //! | `offer` | keeps the offers of this process, and accepts clients |
 //! | `connect` | connects to an offer, from outside the domain or inside |
+//! | `error` | why something is not offered, or not connected to |
 //!
 //! The host's side is `hosting::handoff`.
 
 mod connect;
+mod error;
 mod offer;
 mod permissions;
 #[cfg(test)]
@@ -16,11 +18,10 @@ mod permissions;
 #[allow(unsafe_code)]
 mod tests;
 
-pub use connect::OfferConnectError;
 #[cfg(test)]
 pub(crate) use connect::connect_own;
 pub(crate) use connect::{AcceptedConnection, Entrance, PendingConnection, connect};
-pub use offer::OfferError;
+pub use error::{OfferConnectError, OfferError};
 pub(crate) use offer::{Client, Offer, OfferInbox, OfferKind, Offers, delegate, offer};
-pub use permissions::{AccessToken, GrantError, Permissions};
+pub use permissions::{AccessToken, Permissions};
 pub(crate) use permissions::{Verdict, judge, started};

@@ -16,16 +16,16 @@
 //! - **O4** A delegation is withdrawn once a host has answered so. That may be another host than
 //!   the one that got it: an earlier host has ended all copies, or is dead.
 
-use super::permissions::{GrantError, Permissions, Verdict, judge, started};
+use super::OfferError;
+use super::permissions::{Permissions, Verdict, judge, started};
 use crate::space::descriptor::{Descriptor, HeldMemory};
 use crate::space::{Member, Part};
-use crate::{Deadline, Disowned, NoDescriptor};
+use crate::{Deadline, Disowned};
 pub(crate) use portolan_abi::connect::OfferKind;
 use portolan_abi::connect::{ConnectAnswer, ConnectRequest, Grants, OfferName};
 use portolan_abi::control::{Announcement, Decline, FromMember};
 use portolan_abi::delegate::{Capability, Delegation};
-use portolan_abi::limits::{MAX_NAME, MAX_OFFERS};
-use portolan_abi::name::RULE;
+use portolan_abi::limits::MAX_OFFERS;
 use portolan_sys::process::{EventFd, PidFd, ProcessMemory};
 use portolan_sys::socket::{self, Peer, SocketError};
 use std::collections::{BTreeMap, VecDeque};
@@ -69,38 +69,6 @@ pub(crate) trait OfferInbox: Send + Sync {
 pub(crate) struct Offer {
     member: Arc<Member>,
     number: u32,
-}
-
-/// Why something is not offered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum OfferError {
-    /// The caller's: the name is too long, empty, or has a zero byte or an `@`.
-    #[error("no name for an offer: use 1 to {MAX_NAME} bytes {RULE}")]
-    BadName,
-    /// The caller's: the permissions say something that cannot be granted.
-    #[error(transparent)]
-    Permissions(#[from] GrantError),
-    /// The state's: the domain has another offer of this name and kind.
-    #[error(
-        "the domain has another offer of this name and kind: choose another name, or wait until that one is withdrawn"
-    )]
-    NameTaken,
-    /// The caller's: this process offers too much, or the domain does.
-    #[error("{most} things are offered, and there is no room for another: withdraw some")]
-    TooMany {
-        /// The most that there may be.
-        most: usize,
-    },
-    /// The host's: it did not answer in time. The offer is withdrawn.
-    #[error("the host did not answer in time; it may be stopped")]
-    Unanswered,
-    /// The caller's: this process is no member that the host knows.
-    #[error(transparent)]
-    Disowned(#[from] Disowned),
-    /// See [`NoDescriptor`].
-    #[error(transparent)]
-    NoDescriptor(#[from] NoDescriptor),
 }
 
 /// Offers something to the clients that `permissions` admit; they arrive at `inbox`.

@@ -1,5 +1,6 @@
 //! Permissions say which clients an offer admits, by the credentials that the kernel reports.
 
+use super::OfferError;
 use crate::space::OVERFLOW_ID;
 use portolan_abi::connect::Grants;
 use portolan_abi::limits::MAX_GRANTS;
@@ -146,20 +147,20 @@ impl Permissions {
     }
 
     /// What the host is told.
-    pub(crate) fn grants(&self) -> Result<Grants, GrantError> {
+    pub(crate) fn grants(&self) -> Result<Grants, OfferError> {
         let overflow = [&self.users, &self.groups];
         if overflow.iter().any(|ids| ids.contains(&OVERFLOW_ID)) {
-            return Err(GrantError::OverflowId);
+            return Err(OfferError::OverflowId);
         }
         let processes = self.processes.iter();
         let processes = processes.map(|(pid, started)| match started {
             Some(started) => Ok((*pid, *started)),
-            None => Err(GrantError::NoProcess { pid: *pid }),
+            None => Err(OfferError::NoProcess { pid: *pid }),
         });
         let processes: Vec<_> = processes.collect::<Result<_, _>>()?;
         let counts = [self.users.len(), self.groups.len(), processes.len()];
         if let Some(count) = counts.into_iter().find(|count| *count > MAX_GRANTS) {
-            return Err(GrantError::TooMany { count });
+            return Err(OfferError::TooManyPermitted { count });
         }
         Ok(Grants {
             anyone: self.anyone,
@@ -169,31 +170,6 @@ impl Permissions {
             token: self.token.map(AccessToken::to_bytes),
         })
     }
-}
-
-/// Why permissions cannot be granted. All of it is the caller's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum GrantError {
-    /// The list is too long.
-    #[error(
-        "{count} users, groups or processes are permitted, and an offer keeps at most {MAX_GRANTS} of each: use a group, or a token"
-    )]
-    TooMany {
-        /// How many.
-        count: usize,
-    },
-    /// There is no such process.
-    #[error("process {pid} is permitted, and there is none: permit processes that live")]
-    NoProcess {
-        /// Its id.
-        pid: u32,
-    },
-    /// The user or group that stands for all whom the kernel cannot name.
-    #[error(
-        "user or group {OVERFLOW_ID} is permitted, which stands for everybody whom the kernel cannot name: nobody is admitted by it"
-    )]
-    OverflowId,
 }
 
 /// What is found about a client.
@@ -318,7 +294,7 @@ mod tests {
             assert_eq!(found(&permissions, &unknown), Verdict::NotPermitted);
         }
         let listed = Permissions::nobody().users([OVERFLOW_ID]);
-        assert_eq!(listed.grants(), Err(GrantError::OverflowId));
+        assert_eq!(listed.grants(), Err(OfferError::OverflowId));
         // A user that is known, with a group that is not.
         let known = peer(1, 5, &[OVERFLOW_ID]);
         assert_eq!(found(&Permissions::anyone(), &known), Verdict::Admitted);
@@ -344,8 +320,11 @@ mod tests {
     #[test]
     fn what_cannot_be_granted() {
         let dead = Permissions::nobody().processes([u32::MAX]);
-        assert_eq!(dead.grants(), Err(GrantError::NoProcess { pid: u32::MAX }));
+        assert_eq!(dead.grants(), Err(OfferError::NoProcess { pid: u32::MAX }));
         let many = Permissions::nobody().users(0..65);
-        assert_eq!(many.grants(), Err(GrantError::TooMany { count: 65 }));
+        assert_eq!(
+            many.grants(),
+            Err(OfferError::TooManyPermitted { count: 65 })
+        );
     }
 }

@@ -16,6 +16,7 @@ use super::Role;
 use super::admit::{Admission, Event};
 use super::host::{self, Host, region_is_ours};
 use super::membership_thread::{MembershipThread, Stop};
+use crate::Disowned;
 use crate::directory::Offers;
 use crate::space::LeaveError;
 use crate::space::Member;
@@ -418,7 +419,7 @@ impl MembershipThread {
             let pidfd = match turn {
                 Ok(Turn::Sleep(pidfd)) => pidfd,
                 Ok(Turn::Again | Turn::Host) => continue,
-                Err(_) => return Err(LeaveError::Disconnected),
+                Err(_) => return Err(LeaveError::Disowned(Disowned::Disconnected)),
             };
             told = control.tell_leaving(told);
             // Look at the status by the clock, too: a new host may return us unasked.
@@ -426,7 +427,7 @@ impl MembershipThread {
             let until = control.deadline().unwrap_or(deadline).min(deadline);
             let slept = control.sleep(&self.offers, None, pidfd.as_ref(), Some(until));
             if slept.is_err() {
-                return Err(LeaveError::Disconnected);
+                return Err(LeaveError::Disowned(Disowned::Disconnected));
             }
         }
     }

@@ -3,7 +3,7 @@
 use super::{ReceiveRight, entry, names, unreachable};
 use crate::space::Member;
 use crate::space::region::Attached;
-use crate::{Disowned, Domain};
+use crate::{AllocateError, Disowned, Domain, SendError};
 use portolan_abi::limits::{LINE, MAX_NAME, MAX_PORTS, MAX_SLOT_LINES, MAX_SLOTS, MIN_SLOTS};
 use portolan_abi::name::RULE;
 use portolan_abi::port::{ANY_BYTES, Leaving, PortName, PortPhase, PortStatus};
@@ -35,7 +35,7 @@ pub struct PortOptions {
     most: u64,
 }
 
-/// Why a port could not be bound.
+/// Why a port could not be bound, a segment not made, or no death notification arranged.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BindError {
@@ -76,6 +76,20 @@ pub enum BindError {
         /// Bytes that the domain may take for extents and queues.
         limit: u64,
     },
+    /// The state's: as many death notifications are asked for as the domain keeps.
+    #[error(
+        "the domain's {limit} death notifications are all in use: drop ports that wait for some"
+    )]
+    NoWatch {
+        /// How many there are.
+        limit: usize,
+    },
+    /// No memory for a segment.
+    #[error(transparent)]
+    Allocate(#[from] AllocateError),
+    /// The memory of a segment could not be handed over.
+    #[error(transparent)]
+    Unsent(#[from] SendError),
     /// See [`Disowned`].
     #[error(transparent)]
     Disowned(#[from] Disowned),

@@ -32,7 +32,7 @@ use portolan_shm::mark;
 use portolan_shm::queue::{PortEntry, Queue};
 use portolan_shm::queue_memory::{BankOwner, QueueMemory};
 use portolan_sys::memory;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 
 /// Bytes that closed ports may leave with memory, of each width of slot.
 const SPARE: usize = 2 * CHUNK;
@@ -224,6 +224,31 @@ fn give_back(member: &Member, index: u16, generation: u32) {
     mark!("entry.free");
 }
 
+/// What `look` finds in the queue that an entry names, if that was one port's throughout. An entry
+/// in *binding* names banks that its last port had, or that another binder has won: they may be
+/// another port's by now, whose messages are not to be found twice.
+pub(super) fn look_at_queue<R>(entry: &PortEntry, look: impl FnOnce() -> R) -> Option<R> {
+    let status = || PortStatus::unpack(entry.control.status.load(Ordering::Acquire));
+    let before = status();
+    let found = look();
+    // Whatever was read comes before the status that is read again.
+    fence(Ordering::Acquire);
+    is_one_port(before, status()).then_some(found)
+}
+
+/// Whether an entry that had one status and then the other is the same port's, and that has a queue.
+fn is_one_port(before: PortStatus, after: PortStatus) -> bool {
+    let has_queue = |s: PortStatus| !matches!(s.phase, PortPhase::Free | PortPhase::Binding);
+    let is_open = |s: PortStatus| matches!(s.phase, PortPhase::Open | PortPhase::Moving);
+    // It goes up as the port is closed.
+    let generation = match (is_open(before), is_open(after)) {
+        (false, true) => return false,
+        (true, false) => before.generation.wrapping_add(1) & GENERATION_MASK,
+        _ => before.generation,
+    };
+    has_queue(before) && has_queue(after) && generation == after.generation
+}
+
 /// Banks of so many lines a slot that may be spare.
 fn most_spare(lines: usize) -> usize {
     SPARE / (lines * PAGE)
@@ -359,4 +384,60 @@ pub(crate) fn empty_spare(member: &Member) -> u64 {
         settle(member);
     }
     bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::port::rights::is_unused;
+    use crate::{Domain, Message, PortOptions, WhenFull};
+
+    /// Whoever binds has an entry that names its last port's memory, and then what it tries to get;
+    /// if it dies of it, that stays so for a while.
+    #[test]
+    fn a_message_is_counted_once_beside_an_entry_that_names_the_same_memory() {
+        let domain = Domain::private().unwrap();
+        let member = domain.member();
+        let port = domain.bind(PortOptions::unnamed()).unwrap();
+        let to = domain.bind(PortOptions::unnamed()).unwrap();
+        let mut message = Message::default();
+        message.attach(port.make_send()).unwrap();
+        to.make_send().send(message, WhenFull::Fail).unwrap();
+        let binding = take(member).unwrap();
+        let named = to.at().queue().port.control.queue.load(Ordering::Relaxed);
+        binding.entry.control.queue.store(named, Ordering::Relaxed);
+        // Somebody died who was moving a right: whoever counts next looks into all queues.
+        let (entry, name) = (port.at().queue().port, port.at().port);
+        entry.rights.doubt(entry, name);
+        assert!(!is_unused(member, name));
+        assert_eq!(entry.rights.count(name), 1);
+        binding.entry.control.queue.store(0, Ordering::Relaxed);
+    }
+
+    #[test]
+    fn an_entry_is_one_ports_until_it_is_free() {
+        use PortPhase::{Binding, Closing, Free, Lingering, Moving, Open};
+        let is_one = |before: (PortPhase, u32), after: (PortPhase, u32)| {
+            let of = |(phase, generation)| PortStatus {
+                phase,
+                generation,
+                ..PortStatus::FRESH
+            };
+            is_one_port(of(before), of(after))
+        };
+        for (before, after) in [(Open, Open), (Open, Moving), (Closing, Lingering)] {
+            assert!(is_one((before, 3), (after, 3)));
+            assert!(!is_one((before, 3), (after, 4)));
+        }
+        for (before, after) in [(Open, Closing), (Moving, Lingering)] {
+            assert!(is_one((before, 3), (after, 4)));
+            assert!(is_one((before, GENERATION_MASK), (after, 0)));
+            assert!(!is_one((before, 3), (after, 3)));
+            // The next port of the entry begins with the generation at which this one ended.
+            assert!(!is_one((after, 4), (before, 4)));
+        }
+        for none in [Free, Binding] {
+            assert!(!is_one((none, 3), (Open, 3)) && !is_one((Lingering, 3), (none, 3)));
+        }
+    }
 }

@@ -9,7 +9,7 @@
 use crate::port::Right;
 use crate::port::sealed::{Laid, Sealed};
 use crate::space::extent::Extent;
-use crate::{AllocateError, Domain};
+use crate::{AllocateError, Domain, Refused};
 use portolan_abi::limits::{MAX_EXTENTS, MAX_HEADER, MAX_RIGHTS};
 use smallvec::SmallVec;
 use std::time::{Duration, Instant};
@@ -107,7 +107,8 @@ pub enum Notice {
     },
 }
 
-/// The caller's: a message holds less than that.
+/// Why something was not put into a message. But for want of memory it is the caller's: a message
+/// holds less than that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MessageError {
@@ -142,16 +143,9 @@ pub enum MessageError {
         /// The limit.
         limit: usize,
     },
-}
-
-/// An extent or right that a message could not take, and why.
-#[derive(Debug, thiserror::Error)]
-#[error("{error}")]
-pub struct Refused<T> {
-    /// Why.
-    pub error: MessageError,
-    /// What was to be added; it is the caller's again.
-    pub item: T,
+    /// No page for the header.
+    #[error(transparent)]
+    Allocate(#[from] AllocateError),
 }
 
 impl Message {
@@ -364,7 +358,7 @@ impl Message {
     ///
     /// The extent comes back if the message holds [`MAX_EXTENTS`] already.
     #[inline]
-    pub fn push(&mut self, extent: Extent) -> Result<(), Refused<Extent>> {
+    pub fn push(&mut self, extent: Extent) -> Result<(), Refused<Extent, MessageError>> {
         let end = self.extents.len();
         self.insert(end, extent)
     }
@@ -374,12 +368,16 @@ impl Message {
     /// # Errors
     ///
     /// The extent comes back if the message holds [`MAX_EXTENTS`] already.
-    pub fn insert(&mut self, index: usize, extent: Extent) -> Result<(), Refused<Extent>> {
+    pub fn insert(
+        &mut self,
+        index: usize,
+        extent: Extent,
+    ) -> Result<(), Refused<Extent, MessageError>> {
         if self.extents.len() + self.sealed().len() >= MAX_EXTENTS {
-            return Err(Refused {
-                error: MessageError::Extents { limit: MAX_EXTENTS },
-                item: extent,
-            });
+            return Err(Refused::new(
+                extent,
+                MessageError::Extents { limit: MAX_EXTENTS },
+            ));
         }
         self.disturb(index);
         self.extents.insert(index.min(self.extents.len()), extent);
@@ -429,15 +427,15 @@ impl Message {
     /// # Errors
     ///
     /// It comes back if the message holds 16 parts already.
-    pub fn push_sealed(&mut self, sealed: Sealed) -> Result<(), Refused<Sealed>> {
+    pub fn push_sealed(&mut self, sealed: Sealed) -> Result<(), Refused<Sealed, MessageError>> {
         let extents = self.extents.len();
         let parts = &mut self.rest_mut().sealed;
         // Where it is copied after all, each part becomes an extent.
         if parts.len() >= MAX_SEALED || extents + parts.len() >= MAX_EXTENTS {
-            return Err(Refused {
-                error: MessageError::Sealed { limit: MAX_SEALED },
-                item: sealed,
-            });
+            return Err(Refused::new(
+                sealed,
+                MessageError::Sealed { limit: MAX_SEALED },
+            ));
         }
         parts.push(sealed);
         Ok(())
@@ -546,26 +544,19 @@ impl Message {
     /// # Errors
     ///
     /// The right comes back if the message carries [`MAX_RIGHTS`] already.
-    #[allow(
-        clippy::result_large_err,
-        reason = "what was refused comes back by value"
-    )]
-    pub fn attach(&mut self, right: impl Into<Right>) -> Result<(), Refused<Right>> {
+    pub fn attach(&mut self, right: impl Into<Right>) -> Result<(), Refused<Right, MessageError>> {
         let mut right = right.into();
         if let Right::Receive(port) = &right
             && !port.may_leave()
         {
-            return Err(Refused {
-                error: MessageError::HoldsSealed,
-                item: right,
-            });
+            return Err(Refused::new(right, MessageError::HoldsSealed));
         }
         let rights = &mut self.rest_mut().rights;
         if rights.len() >= MAX_RIGHTS {
-            return Err(Refused {
-                error: MessageError::Rights { limit: MAX_RIGHTS },
-                item: right,
-            });
+            return Err(Refused::new(
+                right,
+                MessageError::Rights { limit: MAX_RIGHTS },
+            ));
         }
         if let Right::Receive(port) = &mut right {
             port.lay_down();
@@ -618,9 +609,9 @@ impl Domain {
     /// # Errors
     ///
     /// As [`Message::new`] and [`Domain::allocate`].
-    pub fn message(&self, header: &[u8]) -> Result<Message, ComposeError> {
+    pub fn message(&self, header: &[u8]) -> Result<Message, MessageError> {
         if header.len() <= INLINE_HEADER || header.len() > MAX_HEADER {
-            return Ok(Message::new(header)?);
+            return Message::new(header);
         }
         let mut extent = self.allocate(header.len())?;
         extent.copy_from_slice(header);
@@ -628,18 +619,6 @@ impl Domain {
         message.set_long(Long::Page(extent), header.len());
         Ok(message)
     }
-}
-
-/// Why a message could not be composed.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ComposeError {
-    /// The caller's.
-    #[error(transparent)]
-    Message(#[from] MessageError),
-    /// No page for the header.
-    #[error(transparent)]
-    Allocate(#[from] AllocateError),
 }
 
 /// The bytes of little-endian words; on this machine the words themselves.

@@ -30,11 +30,10 @@ pub use bind::{BindError, PortOptions};
 pub use names::ConnectError;
 pub(crate) use receive::Bell;
 pub use receive::{Access, ReceiveError, ReceiveRight};
-pub use request::{PendingReply, ReplyError, Request, RequestError};
+pub use request::{PendingReply, Request, RequestError};
 pub use rights::{Right, SendOnceRight, SendRight};
-pub use send::{SendError, Unsent, WhenFull};
+pub use send::{SendError, WhenFull};
 pub use shared::SharedReceiver;
-pub use watches::WatchError;
 
 use crate::space::extent::Relief;
 

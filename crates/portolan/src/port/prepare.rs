@@ -9,7 +9,7 @@
 //! ```
 
 use super::sealed;
-use super::send::{Unsent, WhenFull, check, full, post};
+use super::send::{SendError, WhenFull, check, full, post};
 use super::wire::{self, Plan};
 use crate::port::message::Message;
 use crate::space::Member;
@@ -45,10 +45,10 @@ pub(super) fn deliver(
     reply: Option<u64>,
     message: &mut Message,
     when_full: WhenFull,
-) -> Result<(), Unsent> {
+) -> Result<(), SendError> {
     let Prepared { plan, originals } = prepare(to, kind, reply, message)?;
     let posted = match post(to, spot, kind, &plan, message) {
-        Err(Unsent::Full { slots }) => full(to, message, when_full, slots, |message| {
+        Err(SendError::Full { slots }) => full(to, message, when_full, slots, |message| {
             post(to, spot, kind, &plan, message)
         }),
         other => other,
@@ -63,7 +63,7 @@ pub(super) fn try_post(
     kind: Kind,
     reply: Option<u64>,
     message: &mut Message,
-) -> Result<(), Unsent> {
+) -> Result<(), SendError> {
     let Prepared { plan, originals } = prepare(to, kind, reply, message)?;
     post(to, spot, kind, &plan, message).inspect_err(|_| undo(&to.member, message, originals))
 }
@@ -73,7 +73,7 @@ fn prepare(
     kind: Kind,
     reply: Option<u64>,
     message: &mut Message,
-) -> Result<Prepared, Unsent> {
+) -> Result<Prepared, SendError> {
     let member = &to.member;
     member.present()?;
     probe!(SendCalled);
@@ -83,7 +83,7 @@ fn prepare(
     // Relaxed: whether this is our port's status is asked after the claim.
     let status = PortStatus::unpack(queue.port.control.status.load(Ordering::Relaxed));
     if status.copied && message.structure {
-        return Err(Unsent::Structure);
+        return Err(SendError::Structure);
     }
     if let Some(leaving) = Leaving::unpack(queue.port.control.most.load(Ordering::Relaxed)) {
         may_leave(message, leaving)?;
@@ -115,20 +115,20 @@ fn prepare(
             let (domain, space) = (member.domain.as_str(), member.space);
             tracing::warn!(domain, space, error = %reason, "pages could not be closed");
             undo(member, message, originals);
-            return Err(Unsent::Open(reason));
+            return Err(SendError::Open(reason));
         }
     }
     Ok(Prepared { plan, originals })
 }
 
 /// Whether a message may go on to another domain.
-pub(crate) fn may_leave(message: &Message, leaving: Leaving) -> Result<(), Unsent> {
+pub(crate) fn may_leave(message: &Message, leaving: Leaving) -> Result<(), SendError> {
     if message.structure {
-        return Err(Unsent::Structure);
+        return Err(SendError::Structure);
     }
     match message.rights().len() {
         0 => {}
-        rights => return Err(Unsent::Rights { rights }),
+        rights => return Err(SendError::Rights { rights }),
     }
     let extents = message.extents().iter().map(|e| e.len() as u64);
     let sealed = message.sealed().iter().map(|s| s.len() as u64);
@@ -142,7 +142,7 @@ pub(crate) fn may_leave(message: &Message, leaving: Leaving) -> Result<(), Unsen
         false => bytes_taken(header, extents.chain(sealed)),
     };
     if bytes > leaving.most {
-        return Err(Unsent::TooLong {
+        return Err(SendError::TooLong {
             len: message.len() as u64 + sealed::laid_lengths(message).sum::<u64>(),
             extents: message.extents().len(),
             bytes,

@@ -9,14 +9,12 @@ use super::bind::{PortOptions, bind};
 use super::receive::{Origin, Short};
 use super::rights::{self, SendOnceRight};
 use super::send;
-use super::{
-    Access, BindError, ReceiveError, ReceiveRight, SendError, SendRight, Unsent, WhenFull,
-};
+use super::{Access, BindError, ReceiveError, ReceiveRight, SendError, SendRight, WhenFull};
 use crate::port::message::{Message, drop_sent};
 use crate::space::Member;
 use crate::space::counters;
 use crate::wait::Waiting;
-use crate::{Deadline, Disowned, NoDescriptor};
+use crate::{Deadline, Disowned, NoDescriptor, Refused};
 use crossbeam_utils::atomic::AtomicCell;
 use portolan_abi::port::{PortName, RightKind, RightWord, TAG_MASK, event};
 use portolan_abi::slot::Kind;
@@ -49,9 +47,6 @@ pub struct Request {
     pub(super) reply: Option<SendOnceRight>,
 }
 
-/// An answer that was not delivered; see [`SendError`].
-pub type ReplyError = SendError;
-
 /// A request on its way, to be waited for. Dropped, it is abandoned.
 #[must_use = "a dropped request is abandoned"]
 pub struct PendingReply {
@@ -65,7 +60,7 @@ pub struct PendingReply {
 pub enum RequestError {
     /// The request was not sent; the message is inside.
     #[error(transparent)]
-    Unsent(#[from] SendError),
+    Unsent(#[from] Refused<Message, SendError>),
     /// No port for the answer.
     #[error("no port for the answer: {0}")]
     NoReplyPort(Box<BindError>, Box<Message>),
@@ -112,43 +107,29 @@ impl SendRight {
     #[inline]
     pub fn request_reply(
         &self,
-        message: Message,
+        mut message: Message,
         access: Access,
         deadline: impl Into<Deadline>,
     ) -> Result<Message, RequestError> {
-        self.request_waiting(message, access, deadline.into(), Waiting::Adaptive)
-    }
-
-    /// As [`SendRight::request_reply`], waiting for the answer as `waiting` says.
-    ///
-    /// # Errors
-    ///
-    /// As [`SendRight::request_reply`].
-    pub fn request_waiting(
-        &self,
-        mut message: Message,
-        access: Access,
-        deadline: Deadline,
-        waiting: Waiting,
-    ) -> Result<Message, RequestError> {
-        self.request_in(&mut message, access, deadline, waiting)?;
+        self.request_reply_in_place(&mut message, access, deadline, Waiting::Adaptive)?;
         Ok(message)
     }
 
-    /// As [`SendRight::request_waiting`], with the answer in the message's own place. Saves
-    /// moving both about.
+    /// As [`SendRight::request_reply`], with the answer in the message's own place, which saves
+    /// moving both about; the call waits as `waiting` says.
     ///
     /// # Errors
     ///
     /// As [`SendRight::request_reply`]; `message` is empty then.
     #[inline]
-    pub fn request_in(
+    pub fn request_reply_in_place(
         &self,
         message: &mut Message,
         access: Access,
-        deadline: Deadline,
+        deadline: impl Into<Deadline>,
         waiting: Waiting,
     ) -> Result<(), RequestError> {
+        let deadline = deadline.into();
         let mut port = self.post_request(message, WhenFull::Wait(deadline))?;
         port.port.set_waiting(waiting);
         let answer = port.wait_in(message, access, deadline);
@@ -166,7 +147,7 @@ impl SendRight {
     /// # Errors
     ///
     /// [`RequestError::Unsent`] or [`RequestError::NoReplyPort`], with the message inside.
-    pub fn request(
+    pub fn begin_request(
         &self,
         mut message: Message,
         when_full: impl Into<WhenFull>,
@@ -218,13 +199,13 @@ impl SendRight {
             when_full,
         ) {
             Ok(()) => Ok(port),
-            Err(Unsent::Full { .. }) if drops => {
+            Err(SendError::Full { .. }) if drops => {
                 self.dropped(reply);
                 Ok(port)
             }
-            Err(reason) => {
+            Err(why) => {
                 self.replies.put(port);
-                Err(reason.with(std::mem::take(message)).into())
+                Err(Refused::new(std::mem::take(message), why).into())
             }
         }
     }
@@ -462,18 +443,18 @@ impl Request {
     ///
     /// # Errors
     ///
-    /// [`ReplyError`] with the message inside, if the client is gone.
+    /// [`Refused`] with the message inside, if the client is gone.
     #[inline]
-    pub fn reply(mut self, mut message: Message) -> Result<(), ReplyError> {
+    pub fn reply(mut self, mut message: Message) -> Result<(), Refused<Message, SendError>> {
         match self.reply.take() {
             Some(mut once) => match once.post(Kind::Reply, &mut message) {
                 Ok(()) => {
                     drop_sent!(message);
                     Ok(())
                 }
-                Err(reason) => Err(reason.with(message)),
+                Err(why) => Err(Refused::new(message, why)),
             },
-            None => Err(Unsent::DeadName.with(message)),
+            None => Err(Refused::new(message, SendError::DeadName)),
         }
     }
 
@@ -483,13 +464,13 @@ impl Request {
     ///
     /// As [`Request::reply`].
     #[inline]
-    pub fn reply_in_place(mut self) -> Result<(), ReplyError> {
+    pub fn reply_in_place(mut self) -> Result<(), Refused<Message, SendError>> {
         match self.reply_from() {
             Ok(()) => {
                 drop_sent!(self.message);
                 Ok(())
             }
-            Err(reason) => Err(reason.with(self.message)),
+            Err(why) => Err(Refused::new(self.message, why)),
         }
     }
 
@@ -500,10 +481,10 @@ impl Request {
     ///
     /// The reason; the message is untouched.
     #[inline]
-    pub fn reply_from(&mut self) -> Result<(), Unsent> {
+    pub fn reply_from(&mut self) -> Result<(), SendError> {
         match self.reply.take() {
             Some(mut once) => once.post(Kind::Reply, &mut self.message),
-            None => Err(Unsent::DeadName),
+            None => Err(SendError::DeadName),
         }
     }
 

@@ -1,7 +1,8 @@
 //! Rights are what a program holds on a port; they may travel in messages.
 
 use super::request::ReplyPorts;
-use super::{ReceiveRight, SendError, WhenFull, send};
+use super::{ReceiveRight, SendError, WhenFull, entry, send};
+use crate::Refused;
 use crate::port::message::{Message, drop_sent};
 use crate::port::segment::Segment;
 use crate::port::shared_extent::SharedExtent;
@@ -11,7 +12,7 @@ use portolan_abi::owner::Destination;
 use portolan_abi::port::{PortName, PortPhase, PortStatus, RightKind, RightWord, event};
 use portolan_abi::slot::Kind;
 use portolan_shm::mark;
-use portolan_shm::queue::{PortEntry, Spot};
+use portolan_shm::queue::{PortEntry, Queue, Spot};
 use portolan_shm::rights;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -92,19 +93,19 @@ impl SendRight {
     ///
     /// # Errors
     ///
-    /// [`SendError`] holds the message, whole, and the reason.
+    /// [`Refused`] holds the message, whole, and why.
     #[inline]
     pub fn send(
         &self,
         mut message: Message,
         when_full: impl Into<WhenFull>,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), Refused<Message, SendError>> {
         match self.send_from(&mut message, when_full) {
             Ok(()) => {
                 drop_sent!(message);
                 Ok(())
             }
-            Err(reason) => Err(reason.with(message)),
+            Err(why) => Err(Refused::new(message, why)),
         }
     }
 
@@ -119,7 +120,7 @@ impl SendRight {
         &self,
         message: &mut Message,
         when_full: impl Into<WhenFull>,
-    ) -> Result<(), super::Unsent> {
+    ) -> Result<(), super::SendError> {
         send::deliver(
             &self.to,
             &self.spot,
@@ -175,11 +176,11 @@ impl SendOnceRight {
     ///
     /// # Errors
     ///
-    /// [`SendError`] holds the message. The right is used up; the client that waits for the answer
+    /// [`Refused`] holds the message. The right is used up; the client that waits for the answer
     /// is told that none will come.
-    pub fn send(mut self, mut message: Message) -> Result<(), SendError> {
+    pub fn send(mut self, mut message: Message) -> Result<(), Refused<Message, SendError>> {
         self.post(Kind::Reply, &mut message)
-            .map_err(|reason| reason.with(message))
+            .map_err(|why| Refused::new(message, why))
     }
 
     fn is_live(&self) -> bool {
@@ -204,14 +205,18 @@ impl SendOnceRight {
     }
 
     #[inline]
-    pub(super) fn post(&mut self, kind: Kind, message: &mut Message) -> Result<(), super::Unsent> {
+    pub(super) fn post(
+        &mut self,
+        kind: Kind,
+        message: &mut Message,
+    ) -> Result<(), super::SendError> {
         // Before the claim as well as after it: a claim that is given back takes a slot until
         // the receiver looks, and a client's reply port, which may have taken the place of
         // one that is gone, has few. Rights on dead names would fill it.
         if !self.is_live() {
             self.given = true;
             self.uncount();
-            return Err(super::Unsent::DeadName);
+            return Err(super::SendError::DeadName);
         }
         let reply = RightWord {
             kind: RightKind::SendOnce,
@@ -222,7 +227,7 @@ impl SendOnceRight {
         let posted = send::try_post(&self.to, &spot, kind, Some(reply.pack()), message);
         // Refused for what is in it, or for want of a page: the right is not used up, and
         // its drop tells who waits.
-        if matches!(posted, Ok(()) | Err(super::Unsent::DeadName)) {
+        if matches!(posted, Ok(()) | Err(super::SendError::DeadName)) {
             self.given = true;
             self.uncount();
         }
@@ -550,25 +555,22 @@ pub(super) fn held(member: &Member, port: PortName) -> u32 {
 /// domain. Only after the death of a space that was moving such a right.
 fn in_slots(member: &Member, port: PortName) -> u32 {
     let tables = member.tables();
-    let mut found = 0;
-    for (index, _) in tables.used_ports() {
-        let Some(queue) = tables.queue(index) else {
-            continue;
-        };
-        for at in 0..queue.slots() as u64 {
-            let slot = queue.slot(at);
-            // Also of a port that is being closed: until its slot is closed.
-            if queue.is_untaken(slot.state(Ordering::Acquire)) {
-                let contents = super::wire::Contents::peek(member, &slot);
-                found += contents
-                    .rights
-                    .iter()
-                    .filter(|r| r.kind == RightKind::Send && r.port == port)
-                    .count();
-            }
-        }
-    }
-    u32::try_from(found).unwrap_or(u32::MAX)
+    let queues = tables.used_ports().filter_map(|(index, entry)| {
+        entry::look_at_queue(entry, || in_queue(member, &tables.queue(index)?, port))?
+    });
+    u32::try_from(queues.sum::<usize>()).unwrap_or(u32::MAX)
+}
+
+/// The same, in one queue. Also of a port that is being closed: until its slot is closed.
+fn in_queue(member: &Member, queue: &Queue<'_>, port: PortName) -> Option<usize> {
+    let slots = (0..queue.slots() as u64).map(|at| queue.slot(at));
+    let untaken = slots.filter(|slot| queue.is_untaken(slot.state(Ordering::Acquire)));
+    let sends = untaken.map(|slot| {
+        let rights = super::wire::Contents::peek(member, &slot).rights;
+        let is_one = |r: &&RightWord| r.kind == RightKind::Send && r.port == port;
+        rights.iter().filter(is_one).count()
+    });
+    Some(sends.sum())
 }
 
 /// A receive right that travels: from `Open` to `Moving` and back.

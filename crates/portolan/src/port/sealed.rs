@@ -10,7 +10,7 @@
 //! - **D2** A port that leaves this process has none in its queue: it does not leave while the
 //!   store has some for it, and a send of sealed memory to it is refused from then on.
 
-use crate::port::Unsent;
+use crate::port::SendError;
 use crate::port::message::Message;
 use crate::space::region::Attached;
 use crate::space::{Member, Part};
@@ -206,15 +206,15 @@ pub(crate) fn laid_lengths(message: &Message) -> impl Iterator<Item = u64> {
 pub(crate) fn laid_down(
     to: &Attached,
     message: &mut Message,
-    send: impl FnOnce(&mut Message) -> Result<(), Unsent>,
-) -> Result<(), Unsent> {
+    send: impl FnOnce(&mut Message) -> Result<(), SendError>,
+) -> Result<(), SendError> {
     let member = &to.member;
     member.present()?;
     // Acquire: pairs with the release of bind, move and close.
     let status = PortStatus::unpack(to.queue().port.control.status.load(Ordering::Acquire));
     let here = status.phase == PortPhase::Open && status.owner == member.space;
     if status.generation == to.port.generation && !here {
-        return Err(Unsent::Sealed);
+        return Err(SendError::Sealed);
     }
     let mut sealed = message.take_sealed();
     let lengths = sealed.iter().map(|s| s.len() as u64).collect();
@@ -223,7 +223,7 @@ pub(crate) fn laid_down(
         .lay(member, to.port, &mut sealed)
     else {
         message.put_sealed(sealed);
-        return Err(Unsent::Sealed);
+        return Err(SendError::Sealed);
     };
     message.rest_mut().laid = Some(Laid {
         member: Arc::clone(member),

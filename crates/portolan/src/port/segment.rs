@@ -1,9 +1,9 @@
 //! A segment is memory that several spaces map at once.
 
-use crate::port::shared_entries::{self, MakeError, Memory};
-use crate::port::{BindError, ConnectError, SendRight, Unsent};
+use crate::port::shared_entries::{self, Memory};
+use crate::port::{BindError, ConnectError, SendError, SendRight};
 use crate::space::region::MappedChannel;
-use crate::{AllocateError, Deadline, Domain};
+use crate::{Deadline, Domain};
 use portolan_abi::limits::PAGE;
 use portolan_abi::owner::Size;
 use portolan_shm::bulk;
@@ -40,37 +40,13 @@ pub struct Segment {
     len: usize,
 }
 
-/// Why no segment was made.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum SegmentError {
-    /// No memory.
-    #[error(transparent)]
-    Allocate(#[from] AllocateError),
-    /// No entry, or no such name.
-    #[error(transparent)]
-    Bind(#[from] BindError),
-    /// The memory could not be handed over.
-    #[error(transparent)]
-    Unsent(#[from] Unsent),
-}
-
-impl From<MakeError> for SegmentError {
-    fn from(error: MakeError) -> Self {
-        match error {
-            MakeError::Bind(e) => Self::Bind(e),
-            MakeError::Unsent(e) => Self::Unsent(e),
-        }
-    }
-}
-
 impl Domain {
     /// Makes a segment of at least `bytes` bytes, whole pages of zeros.
     ///
     /// # Errors
     ///
-    /// [`SegmentError`]; nothing is left behind.
-    pub fn make_segment(&self, name: Option<&str>, bytes: usize) -> Result<Segment, SegmentError> {
+    /// [`BindError`]; nothing is left behind.
+    pub fn make_segment(&self, name: Option<&str>, bytes: usize) -> Result<Segment, BindError> {
         self.make_segment_with(name, bytes, |_| {})
     }
 
@@ -80,14 +56,14 @@ impl Domain {
         name: Option<&str>,
         bytes: usize,
         fill: impl FnOnce(&mut [u8]),
-    ) -> Result<Segment, SegmentError> {
+    ) -> Result<Segment, BindError> {
         // What has no next page is refused for its size, as all that is too large.
         let whole = bytes.checked_next_multiple_of(PAGE).unwrap_or(bytes);
         let mut extent = self.allocate(whole.max(PAGE))?;
         extent.fill(0);
         fill(&mut extent);
         let right = shared_entries::make(self.member(), name, extent, false).map_err(|e| e.0)?;
-        Segment::attach(right).ok_or(SegmentError::Unsent(Unsent::DeadName))
+        Segment::attach(right).ok_or(BindError::Unsent(SendError::DeadName))
     }
 
     /// A right on the segment of this name, waiting until there is one.

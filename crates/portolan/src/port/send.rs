@@ -40,20 +40,10 @@ impl From<Deadline> for WhenFull {
     }
 }
 
-/// A message that was not sent, and why. The message is the caller's again.
-#[derive(Debug, thiserror::Error)]
-#[error("{reason}")]
-pub struct SendError {
-    /// Why.
-    pub reason: Unsent,
-    /// The message, whole.
-    pub message: Box<Message>,
-}
-
 /// Why a message was not sent.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Unsent {
+pub enum SendError {
     /// The state's: the queue is full.
     #[error(
         "the port's queue is full ({slots} messages): wait longer, or let the receiver catch up"
@@ -137,15 +127,6 @@ pub enum Unsent {
     NoDescriptor(#[from] NoDescriptor),
 }
 
-impl Unsent {
-    pub(crate) fn with(self, message: Message) -> SendError {
-        SendError {
-            reason: self,
-            message: Box::new(message),
-        }
-    }
-}
-
 /// Sends a message of any kind, with this reply word if it has one, waiting for room as `when_full`
 /// says. What was sent leaves
 /// `message` empty; what was not leaves it as it was.
@@ -157,7 +138,7 @@ pub(super) fn deliver(
     reply: Option<u64>,
     message: &mut Message,
     when_full: WhenFull,
-) -> Result<(), Unsent> {
+) -> Result<(), SendError> {
     if post_short(to, spot, kind, reply, message) {
         return Ok(());
     }
@@ -172,7 +153,7 @@ pub(super) fn try_post(
     kind: Kind,
     reply: Option<u64>,
     message: &mut Message,
-) -> Result<(), Unsent> {
+) -> Result<(), SendError> {
     if post_short(to, spot, kind, reply, message) {
         return Ok(());
     }
@@ -267,7 +248,7 @@ fn deliver_any(
     reply: Option<u64>,
     message: &mut Message,
     when_full: WhenFull,
-) -> Result<(), Unsent> {
+) -> Result<(), SendError> {
     if message.holds_sealed() {
         return sealed::laid_down(to, message, |message| {
             deliver_any(to, spot, kind, reply, message, when_full)
@@ -277,7 +258,7 @@ fn deliver_any(
         return prepare::deliver(to, spot, kind, reply, message, when_full);
     }
     match plan_and_post(to, spot, kind, reply, message) {
-        Err(Unsent::Full { slots }) => full(to, message, when_full, slots, |message| {
+        Err(SendError::Full { slots }) => full(to, message, when_full, slots, |message| {
             plan_and_post(to, spot, kind, reply, message)
         }),
         other => other,
@@ -291,7 +272,7 @@ fn try_post_any(
     kind: Kind,
     reply: Option<u64>,
     message: &mut Message,
-) -> Result<(), Unsent> {
+) -> Result<(), SendError> {
     if message.holds_sealed() {
         return sealed::laid_down(to, message, |message| {
             try_post_any(to, spot, kind, reply, message)
@@ -310,13 +291,13 @@ pub(super) fn full(
     message: &mut Message,
     when_full: WhenFull,
     slots: usize,
-    attempt: impl Fn(&mut Message) -> Result<(), Unsent>,
-) -> Result<(), Unsent> {
+    attempt: impl Fn(&mut Message) -> Result<(), SendError>,
+) -> Result<(), SendError> {
     let counters = &to.queue().port.counters;
     counters.full.fetch_add(1, Ordering::Relaxed);
     counters::full(&to.member);
     let deadline = match when_full {
-        WhenFull::Fail => return Err(Unsent::Full { slots }),
+        WhenFull::Fail => return Err(SendError::Full { slots }),
         WhenFull::Drop => {
             counters.dropped.fetch_add(1, Ordering::Relaxed);
             counters::dropped(&to.member);
@@ -335,12 +316,12 @@ fn await_room(
     to: &Attached,
     message: &mut Message,
     deadline: Deadline,
-    attempt: impl Fn(&mut Message) -> Result<(), Unsent>,
-) -> Result<(), Unsent> {
+    attempt: impl Fn(&mut Message) -> Result<(), SendError>,
+) -> Result<(), SendError> {
     let mut backoff = Backoff::for_room();
     loop {
         match attempt(message) {
-            Err(Unsent::Full { .. }) => {}
+            Err(SendError::Full { .. }) => {}
             other => return other,
         }
         if backoff.spin() {
@@ -349,7 +330,7 @@ fn await_room(
         let queue = to.queue();
         let room = queue.announce_waiting();
         let last = attempt(message);
-        if matches!(last, Err(Unsent::Full { .. })) && !deadline.has_passed() {
+        if matches!(last, Err(SendError::Full { .. })) && !deadline.has_passed() {
             mark!("send.waiting");
             let about = About::port(to.port.index);
             let _ = to.member.during(EventKind::Sleep, about, || {
@@ -357,8 +338,8 @@ fn await_room(
             });
         }
         match last {
-            Err(Unsent::Full { .. }) if deadline.has_passed() => return attempt(message),
-            Err(Unsent::Full { .. }) => {}
+            Err(SendError::Full { .. }) if deadline.has_passed() => return attempt(message),
+            Err(SendError::Full { .. }) => {}
             other => return other,
         }
     }
@@ -372,7 +353,7 @@ pub(super) fn plan_and_post(
     kind: Kind,
     reply: Option<u64>,
     message: &mut Message,
-) -> Result<(), Unsent> {
+) -> Result<(), SendError> {
     let member = &to.member;
     member.present()?;
     probe!(SendCalled);
@@ -403,7 +384,7 @@ pub(super) fn post(
     kind: Kind,
     plan: &Plan,
     message: &mut Message,
-) -> Result<(), Unsent> {
+) -> Result<(), SendError> {
     // Before the claim, and so before a receiver can take the message.
     if to.traces(EventKind::Send) {
         return post_traced(to, spot, kind, plan, message);
@@ -419,7 +400,7 @@ fn post_and_give(
     kind: Kind,
     plan: &Plan,
     message: &mut Message,
-) -> Result<u64, Unsent> {
+) -> Result<u64, SendError> {
     let carried = Carried::of(&to.member, message);
     let posted = post_untraced(to, spot, kind, plan, message, carried)?;
     let bytes = given(message);
@@ -501,7 +482,7 @@ fn post_traced(
     kind: Kind,
     plan: &Plan,
     message: &mut Message,
-) -> Result<(), Unsent> {
+) -> Result<(), SendError> {
     let begun = Begun::now(EventKind::Send);
     let bytes = message.len() as u64;
     let position = post_and_give(to, spot, kind, plan, message)?;
@@ -519,7 +500,7 @@ fn post_untraced(
     plan: &Plan,
     message: &Message,
     carried: Carried<'_>,
-) -> Result<Posted, Unsent> {
+) -> Result<Posted, SendError> {
     let member = &to.member;
     let queue = to.queue();
     // All that can be done before the claim is: see `Claim::fill`.
@@ -535,8 +516,8 @@ fn post_untraced(
     let lives = move || queue.port.control.status.load(Ordering::Acquire) & takes.0 == takes.1;
     let claim = match queue.claim(spot, member.space, lives) {
         Ok(claim) => claim,
-        Err(ClaimError::Full { slots }) => return Err(Unsent::Full { slots }),
-        Err(ClaimError::Closed) => return Err(Unsent::DeadName),
+        Err(ClaimError::Full { slots }) => return Err(SendError::Full { slots }),
+        Err(ClaimError::Closed) => return Err(SendError::DeadName),
     };
     // Not before: while we hold a slot neither entry nor memory can become another port's.
     // Acquire: pairs with the release of bind, move and close.
@@ -566,7 +547,7 @@ fn post_untraced(
     probe!(SendPublished);
     if published == Published::Closed {
         take_back(to, carried, position);
-        return Err(Unsent::DeadName);
+        return Err(SendError::DeadName);
     }
     carried.note(|row, d| row.sent(d.page, d.generation, destination));
     mark!("send.cleared");
@@ -591,44 +572,44 @@ fn takes(to: &Attached, kind: Kind) -> (u64, u64) {
 
 /// The port is not one that takes this: it is dead, or of the other kind.
 #[cold]
-fn refuse(status: u64, to: &Attached) -> Unsent {
+fn refuse(status: u64, to: &Attached) -> SendError {
     entry::sweep(&to.member, to.port.index);
     let status = PortStatus::unpack(status);
     if status.generation != to.port.generation
         || !matches!(status.phase, PortPhase::Open | PortPhase::Moving)
     {
-        Unsent::DeadName
+        SendError::DeadName
     } else if status.synchronous {
-        Unsent::WrongKind("synchronous", "request_reply, or bind an asynchronous port")
+        SendError::WrongKind("synchronous", "request_reply, or bind an asynchronous port")
     } else {
-        Unsent::WrongKind("asynchronous", "send, or bind a synchronous port")
+        SendError::WrongKind("asynchronous", "send, or bind a synchronous port")
     }
 }
 
 /// Everything that could be wrong with the message, before anything is changed.
 #[inline]
-pub(super) fn check(to: &Attached, message: &Message) -> Result<(), Unsent> {
+pub(super) fn check(to: &Attached, message: &Message) -> Result<(), SendError> {
     let member = &to.member;
     let row = member.row();
     for extent in &message.extents {
         check_extent(to, &row, extent)?;
     }
     match message.rest() {
-        Some(rest) if rest.rights.iter().any(|r| !r.is_of(member)) => Err(Unsent::Foreign),
+        Some(rest) if rest.rights.iter().any(|r| !r.is_of(member)) => Err(SendError::Foreign),
         Some(rest) if matches!(&rest.long, Long::Page(extent) if !extent.is_of(member)) => {
-            Err(Unsent::Foreign)
+            Err(SendError::Foreign)
         }
         Some(rest) if rest.rights.iter().any(|r| r.receives_from(to.port)) => {
-            Err(Unsent::IntoItself)
+            Err(SendError::IntoItself)
         }
         _ => Ok(()),
     }
 }
 
 #[inline(always)]
-fn check_extent(to: &Attached, row: &OwnerRow<'_>, extent: &Extent) -> Result<(), Unsent> {
+fn check_extent(to: &Attached, row: &OwnerRow<'_>, extent: &Extent) -> Result<(), SendError> {
     if !extent.is_of(&to.member) {
-        return Err(Unsent::Foreign);
+        return Err(SendError::Foreign);
     }
     probe!(SendDescriptor);
     let d = extent.descriptor();

@@ -16,7 +16,7 @@
 use super::bind::bind;
 use super::rights::{SendRight, drop_counted, held, is_unused};
 use super::wire::Contents;
-use super::{BindError, ConnectError, PortOptions, Unsent, close, names, send};
+use super::{BindError, ConnectError, PortOptions, close, names, send};
 use crate::space::Member;
 use crate::space::region::Attached;
 use crate::{Deadline, Extent, Message};
@@ -47,13 +47,13 @@ pub(crate) struct Memory {
 ///
 /// # Errors
 ///
-/// [`MakeError`], and the extent, which is the caller's again.
+/// [`BindError`], and the extent, which is the caller's again.
 pub(crate) fn make(
     member: &Arc<Member>,
     name: Option<&str>,
     extent: Extent,
     frozen: bool,
-) -> Result<SendRight, (MakeError, Option<Extent>)> {
+) -> Result<SendRight, (BindError, Option<Extent>)> {
     // Cannot fail: a message holds so short a header, and one extent at least.
     let mut message = Message::new(if frozen { FROZEN } else { &[] }).unwrap_or_default();
     drop(message.push(extent));
@@ -64,7 +64,7 @@ fn make_of(
     member: &Arc<Member>,
     name: Option<&str>,
     message: &mut Message,
-) -> Result<SendRight, MakeError> {
+) -> Result<SendRight, BindError> {
     if let Some(name) = name {
         names::check(member, name)?;
     }
@@ -95,15 +95,6 @@ fn make_of(
     }
     port.given();
     Ok(right)
-}
-
-/// Why no segment was made.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum MakeError {
-    #[error(transparent)]
-    Bind(#[from] BindError),
-    #[error(transparent)]
-    Unsent(#[from] Unsent),
 }
 
 /// A right on the segment of this name, waiting until there is one.

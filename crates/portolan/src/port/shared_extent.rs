@@ -1,8 +1,9 @@
 //! A shared extent is memory that many spaces read at once, and no space writes any more.
 
-use crate::port::segment::{Segment, SegmentError};
+use crate::port::BindError;
+use crate::port::segment::Segment;
 use crate::port::shared_entries;
-use crate::{Domain, Extent};
+use crate::{Domain, Extent, Refused};
 use std::ops::Deref;
 
 /// A right to read an extent that has no owner any more: [`Domain::share_extent`].
@@ -35,36 +36,22 @@ pub struct SharedExtent {
     segment: Segment,
 }
 
-/// Why an extent was not shared; it is the caller's again.
-#[derive(Debug, thiserror::Error)]
-#[error("{reason}")]
-pub struct ShareError {
-    /// Why.
-    #[source]
-    pub reason: SegmentError,
-    /// The extent; nothing, if the domain disowned us meanwhile.
-    pub extent: Option<Box<Extent>>,
-}
-
 impl Domain {
     /// Shares an extent where it lies: every space with a right on it may read it, and no space
     /// writes it any more.
     ///
     /// # Errors
     ///
-    /// [`ShareError`] holds the extent.
-    pub fn share_extent(&self, extent: Extent) -> Result<SharedExtent, ShareError> {
+    /// [`Refused`] holds the extent; nothing, if this process was no member any more meanwhile.
+    pub fn share_extent(
+        &self,
+        extent: Extent,
+    ) -> Result<SharedExtent, Refused<Option<Extent>, BindError>> {
         let made = shared_entries::make(self.member(), None, extent, true);
-        let right = made.map_err(|(error, extent)| ShareError {
-            reason: error.into(),
-            extent: extent.map(Box::new),
-        })?;
+        let right = made.map_err(|(error, extent)| Refused::new(extent, error))?;
         Segment::taken(right)
             .map(|(segment, _)| SharedExtent::of(segment))
-            .ok_or(ShareError {
-                reason: SegmentError::Unsent(crate::Unsent::DeadName),
-                extent: None,
-            })
+            .ok_or_else(|| Refused::new(None, crate::SendError::DeadName))
     }
 }
 

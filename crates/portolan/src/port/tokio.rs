@@ -10,9 +10,9 @@
 
 use super::message::Message;
 use super::{
-    Access, ReceiveError, ReceiveRight, Request, RequestError, SendError, SendRight, Unsent,
-    WhenFull,
+    Access, ReceiveError, ReceiveRight, Request, RequestError, SendError, SendRight, WhenFull,
 };
+use crate::Refused;
 use crate::wait::{Bell, Deadline, NoDescriptor};
 use ::tokio::task::coop::consume_budget;
 use std::io;
@@ -127,12 +127,12 @@ impl SendRight {
     ///         request.reply_in_place().ok();
     ///     }
     /// });
-    /// let answer = right.request_async(Message::new(b"ping")?, Access::Later).await?;
+    /// let answer = right.request_reply_async(Message::new(b"ping")?, Access::Later).await?;
     /// assert_eq!(answer.header(), b"ping");
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn request_async(
+    pub async fn request_reply_async(
         &self,
         message: Message,
         access: Access,
@@ -141,7 +141,7 @@ impl SendRight {
         let mut room = Room::default();
         let mut pending = loop {
             consume_budget().await;
-            match self.request(message, WhenFull::Fail) {
+            match self.begin_request(message, WhenFull::Fail) {
                 Ok(pending) => break pending,
                 Err(RequestError::Unsent(unsent)) => message = room.after(self, unsent).await?,
                 Err(other) => return Err(other),
@@ -160,12 +160,12 @@ impl SendRight {
     ///
     /// # Errors
     ///
-    /// [`SendError`], with the message inside.
+    /// [`Refused`], with the message inside.
     ///
     /// # Panics
     ///
     /// As [`ReceiveRight::receive_async`].
-    pub async fn send_async(&self, message: Message) -> Result<(), SendError> {
+    pub async fn send_async(&self, message: Message) -> Result<(), Refused<Message, SendError>> {
         let mut message = message;
         let mut room = Room::default();
         loop {
@@ -188,9 +188,13 @@ struct Room {
 
 impl Room {
     /// After a send that was refused: gives the message back when it may be tried again.
-    async fn after(&mut self, to: &SendRight, unsent: SendError) -> Result<Message, SendError> {
-        let SendError {
-            reason: Unsent::Full { .. },
+    async fn after(
+        &mut self,
+        to: &SendRight,
+        unsent: Refused<Message, SendError>,
+    ) -> Result<Message, Refused<Message, SendError>> {
+        let Refused {
+            why: SendError::Full { .. },
             ..
         } = &unsent
         else {
@@ -199,13 +203,13 @@ impl Room {
         let Some(value) = self.announced.take() else {
             // Q7 of queues: announced before the last try.
             self.announced = Some(to.at().queue().announce_waiting());
-            return Ok(*unsent.message);
+            return Ok(*unsent.item);
         };
         match self.wait(to, value).await {
-            Ok(()) => Ok(*unsent.message),
-            Err(error) => Err(SendError {
-                reason: NoDescriptor::from(error).into(),
-                message: unsent.message,
+            Ok(()) => Ok(*unsent.item),
+            Err(error) => Err(Refused {
+                why: NoDescriptor::from(error).into(),
+                item: unsent.item,
             }),
         }
     }

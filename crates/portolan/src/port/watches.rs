@@ -2,19 +2,12 @@
 
 use super::ReceiveRight;
 use super::rights::{SendRight, raise};
+use crate::BindError;
 use crate::space::Member;
 use portolan_abi::port::{PortName, RightKind, RightWord, event};
 use portolan_shm::mark;
 use portolan_shm::watch::{WatchEntry, WatchPhase};
 use std::sync::atomic::Ordering;
-
-/// Why no death notification could be arranged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the domain's {limit} death notifications are all in use: drop ports that wait for some")]
-pub struct WatchError {
-    /// The limit.
-    pub limit: usize,
-}
 
 impl SendRight {
     /// Asks that `notify` be told with `token` when the port of this right dies
@@ -22,15 +15,15 @@ impl SendRight {
     ///
     /// # Errors
     ///
-    /// [`WatchError`] if the domain's table of watches is full.
-    pub fn watch(&self, notify: &ReceiveRight, token: u64) -> Result<(), WatchError> {
+    /// [`BindError::NoWatch`] if the domain's table of watches is full.
+    pub fn watch(&self, notify: &ReceiveRight, token: u64) -> Result<(), BindError> {
         let member = &self.to.member;
         let watches = member.tables().watches;
         let taken = watches
             .iter()
             .enumerate()
             .find_map(|(index, entry)| Some((index, entry, entry.take(member.space)?)));
-        let (index, entry, writing) = taken.ok_or(WatchError {
+        let (index, entry, writing) = taken.ok_or(BindError::NoWatch {
             limit: watches.len(),
         })?;
         let used = &member.tables().header.watches.value;

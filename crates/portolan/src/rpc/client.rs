@@ -99,13 +99,13 @@ impl Stub {
     /// # let domain = Domain::private()?;
     /// # let _server = rpc::serve(&domain, "counter", CounterService(Zero), &Default::default())?;
     /// # let client = CounterClient::connect(&domain, "counter", Deadline::NEVER)?;
-    /// // What `client.start_add` does:
+    /// // What `client.begin_add` does:
     /// let add = &CounterService::<Zero>::METHODS[0];
-    /// let (one, two) = (client.stub().start(add, &(1u64,))?, client.stub().start(add, &(2u64,))?);
+    /// let (one, two) = (client.stub().begin(add, &(1u64,))?, client.stub().begin(add, &(2u64,))?);
     /// assert_eq!((one.wait(), two.wait()), (Ok(1u64), Ok(2u64)));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn start<A: Pack, R>(
+    pub fn begin<A: Pack, R>(
         &self,
         method: &'static Method,
         arguments: &A,
@@ -358,7 +358,7 @@ fn is_answered(method: &Method) -> Result<(), RpcError> {
 /// # let domain = Domain::private()?;
 /// # let _server = rpc::serve(&domain, "slow", SlowService(Squares), &Default::default())?;
 /// let client = SlowClient::connect(&domain, "slow", Deadline::NEVER)?;
-/// let (three, four) = (client.start_square(3)?, client.start_square(4)?);
+/// let (three, four) = (client.begin_square(3)?, client.begin_square(4)?);
 /// assert_eq!(three.wait()? + four.wait()?, 25);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

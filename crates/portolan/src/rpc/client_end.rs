@@ -10,7 +10,7 @@ use super::sharing::Sharing;
 use crate::Deadline;
 use crate::EventKind;
 use crate::channel::Interrupter;
-use crate::port::{SendRight, Unsent, WhenFull};
+use crate::port::{SendError, SendRight, WhenFull};
 use crate::space::counters;
 use crate::space::drain::Drain;
 use crate::space::record::{About, Begun};
@@ -194,7 +194,7 @@ impl Connection {
                 ready.parcel = Some(parcel);
                 Ok(false)
             }
-            Err(NotSent::Unsent(Unsent::DeadName)) => Err(RpcError::ServerDied),
+            Err(NotSent::Unsent(SendError::DeadName)) => Err(RpcError::ServerDied),
             Err(why) => Err(unsendable(&why)),
         }
     }

@@ -3,14 +3,14 @@
 use super::client::Stub;
 use super::client_end::{Connection, Last};
 use super::door::{self, Part};
-use super::error::ConnectError;
+use super::error::ClientError;
 use super::hello::{Answer, Channels, Hello};
 use super::link::{self, Inlet, Ways};
 use super::method::Method;
 use super::parcel::Parcels;
 use super::sharing::Sharing;
 use crate::channel::{ChannelOptions, Purpose, ReadError, Reader, ReaderOptions};
-use crate::{Access, Deadline, Domain, Message, PortOptions, Right};
+use crate::{Access, Deadline, Domain, Message, MessageError, PortOptions, Refused, Right};
 use portolan_proto::Client;
 use portolan_shm::mark;
 use std::sync::Arc;
@@ -141,7 +141,7 @@ impl Stub {
     ///
     /// # Errors
     ///
-    /// [`ConnectError`].
+    /// [`ClientError`].
     pub fn connect(
         domain: &Domain,
         name: &str,
@@ -149,7 +149,7 @@ impl Stub {
         methods: &[Method],
         options: &ClientOptions,
         deadline: Deadline,
-    ) -> Result<Self, ConnectError> {
+    ) -> Result<Self, ClientError> {
         let server = domain.connect(name, deadline)?;
         let session = session(domain);
         let sharing = options.sharing;
@@ -180,7 +180,7 @@ impl Stub {
                 Channels::Own
             },
         };
-        let refused = |refused: crate::Refused<Right>| refused.error;
+        let refused = |refused: Refused<Right, MessageError>| refused.why;
         let mut presented = Message::new(&hello.to_bytes())?;
         let own = if sharing {
             None
@@ -211,20 +211,20 @@ impl Stub {
         let incarnation = match answer {
             Some(Answer::Welcome { incarnation }) => incarnation,
             Some(Answer::OtherService { service: theirs }) => {
-                return Err(ConnectError::OtherService {
+                return Err(ClientError::OtherService {
                     name,
                     ours: service,
                     theirs,
                 });
             }
-            Some(Answer::NoRoom) => return Err(ConnectError::NoRoom { name }),
-            _ => return Err(ConnectError::NotServed { name }),
+            Some(Answer::NoRoom) => return Err(ClientError::NoRoom { name }),
+            _ => return Err(ClientError::NotServed { name }),
         };
         let mut alive = None;
         let parcels = match inbox {
             Some(port) if moves => match rights.pop() {
                 Some(Right::Send(to)) => Some(Arc::new(Parcels::new(to, port))),
-                _ => return Err(ConnectError::NotServed { name }),
+                _ => return Err(ClientError::NotServed { name }),
             },
             other => {
                 alive = other;
@@ -248,7 +248,7 @@ impl Stub {
                     _ => None,
                 };
                 let Some((shares, ways, inlet)) = begun else {
-                    return Err(ConnectError::NotServed { name });
+                    return Err(ClientError::NotServed { name });
                 };
                 (Some(shares), ways, inlet)
             }
@@ -274,7 +274,7 @@ fn call_out(
     hello: &Hello,
     reader: &mut Reader,
     deadline: Deadline,
-) -> Result<(Option<Answer>, Vec<Right>), ConnectError> {
+) -> Result<(Option<Answer>, Vec<Right>), ClientError> {
     let channel = domain.find_channel(&door::well_known(name), deadline)?;
     let mut writer = channel.bind_writer()?;
     let call = hello.to_bytes();
@@ -290,7 +290,7 @@ fn call_out(
             Err(ReadError::TimedOut) if !deadline.has_passed() => {}
             Err(_) => {
                 let name = name.to_owned();
-                return Err(ConnectError::Unheard { name });
+                return Err(ClientError::Unheard { name });
             }
         }
     };

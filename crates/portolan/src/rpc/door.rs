@@ -12,9 +12,8 @@ use super::link;
 use super::parcel::Parcels;
 use super::serve::Shared;
 use crate::channel::{
-    Channel, ChannelOptions, MakeChannelError, Purpose, ReadError, Reader, ReaderOptions,
+    Channel, ChannelError, ChannelOptions, Purpose, ReadError, Reader, ReaderOptions,
 };
-use crate::port::segment::SegmentError;
 use crate::port::{ReceiveError, ReceiveRight, Request, SendRight};
 use crate::{BindError, Deadline, Domain, Message, Notice, PortOptions, Right};
 use portolan_proto::Server as Protocol;
@@ -319,10 +318,7 @@ pub(super) fn find_or_make(domain: &Domain, name: &str) -> Result<Channel, Serve
             Ok(channel) => return Ok(channel),
             Err(error) => error,
         };
-        let is_taken = matches!(
-            taken,
-            MakeChannelError::Segment(SegmentError::Bind(BindError::NameTaken { .. }))
-        );
+        let is_taken = matches!(taken, ChannelError::Bind(BindError::NameTaken { .. }));
         match domain.find_channel(&name, Deadline::NOW) {
             Ok(channel) if is_taken && channel.has_many_writers() => return Ok(channel),
             Err(_) if is_taken && tries < TRIES => tries += 1,

@@ -1,8 +1,10 @@
 //! Errors say why a call has no result, and whose fault it is.
 
-use crate::channel::{BindChannelError, FindChannelError, MakeChannelError, WriteError};
-use crate::{BindError, Disowned, MessageError, RequestError};
-use portolan_proto::{Closed, NotCalled};
+use crate::channel::{ChannelError, WriteError};
+use crate::{
+    AllocateError, BindError, Disowned, MessageError, ReceiveError, RequestError, SendError,
+};
+use portolan_proto::{Closed, NotCalled, NotFrozen};
 use std::error::Error;
 use std::fmt::{self, Debug, Display, Formatter};
 
@@ -44,7 +46,7 @@ pub enum RpcError {
         method: &'static str,
     },
     /// The caller's: its answer would reach no caller. It was not called.
-    #[error("method {method:?} is not one-way: `call` it, `start` it, or await it")]
+    #[error("method {method:?} is not one-way: `call` it, `begin` it, or await it")]
     NotOneWay {
         /// Its name.
         method: &'static str,
@@ -167,10 +169,10 @@ impl<E: Debug> Error for CallError<E> {
     }
 }
 
-/// Why there is no connection.
+/// Why a client is not connected to a service.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum ConnectError {
+pub enum ClientError {
     /// No server has this name.
     #[error(transparent)]
     NoService(#[from] crate::ConnectError),
@@ -201,9 +203,6 @@ pub enum ConnectError {
     /// The peer's: it did not answer.
     #[error("the server did not answer: {0}")]
     Unanswered(#[from] RequestError),
-    /// No channel of this name is there to call a server over.
-    #[error(transparent)]
-    NoChannel(#[from] FindChannelError),
     /// The state's, or the server's: it was called, and no answer came.
     #[error("nobody answered over the channel for {name:?}: is it served with `on_channel`?")]
     Unheard {
@@ -213,12 +212,10 @@ pub enum ConnectError {
     /// It cannot be called.
     #[error(transparent)]
     Write(#[from] WriteError),
-    /// No channels.
+    /// Nobody is called over a channel under this name; or none was made; or one that was made is
+    /// taken.
     #[error(transparent)]
-    Channel(#[from] MakeChannelError),
-    /// A channel that was made is taken.
-    #[error(transparent)]
-    Taken(#[from] BindChannelError),
+    Channel(#[from] ChannelError),
     /// No port.
     #[error(transparent)]
     Port(#[from] BindError),
@@ -227,20 +224,43 @@ pub enum ConnectError {
     Message(#[from] MessageError),
 }
 
-/// Why nothing is served.
+/// Why nothing is served; or why a server did not move: it has ended then, and its clients get
+/// errors and connect again.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
     /// The name is taken, or there is no port.
     #[error(transparent)]
     Bind(#[from] BindError),
-    /// No channel to be called on ([`super::ServerOptions::on_channel`]).
+    /// No channel to be called on ([`super::ServerOptions::on_channel`]), or it cannot be listened
+    /// to.
     #[error(transparent)]
-    Channel(#[from] MakeChannelError),
-    /// It cannot be listened to.
-    #[error(transparent)]
-    Listen(#[from] BindChannelError),
+    Channel(#[from] ChannelError),
     /// The system's: no thread.
     #[error("no thread to serve with: {0}")]
     Thread(#[from] std::io::Error),
+    /// The state's: calls ran until the deadline.
+    #[error("calls were still running at the deadline: give it more time")]
+    Running,
+    /// The caller's: what came is no server of this service.
+    #[error("what came is no server of {service:?}")]
+    NotThis {
+        /// What is served here.
+        service: &'static str,
+    },
+    /// The peer's: what came is damaged.
+    #[error(transparent)]
+    State(#[from] NotFrozen),
+    /// A server that moves was not sent.
+    #[error("it was not sent: {0}")]
+    Unsent(#[source] SendError),
+    /// A server that moves did not come.
+    #[error(transparent)]
+    Receive(#[from] ReceiveError),
+    /// The state of a server does not fit a message.
+    #[error(transparent)]
+    Message(#[from] MessageError),
+    /// No memory for the state of a server.
+    #[error(transparent)]
+    Allocate(#[from] AllocateError),
 }

@@ -55,7 +55,7 @@
 //! | one way | it returns when it is under way; [`Stub::flush`] waits until all have arrived, and so does the drop of the last stub |
 //! | time | each call has a deadline ([`ClientOptions::limit`], `client.within(..)`), which the method can ask for ([`Context`]) |
 //! | async | `client.method_async(..)` is awaited ([`Awaited`]), under any runtime or none |
-//! | giving up | `client.start_method(..)` returns a [`Pending`]; dropped, it is cancelled; so is a future |
+//! | giving up | `client.begin_method(..)` returns a [`Pending`]; dropped, it is cancelled; so is a future |
 //! | large data | [`Large`]: an extent in arguments or result, by move |
 //! | threads | [`Concurrency`]: one a client, one a call, a pool; too many calls are refused |
 //! | tasks | [`ServerOptions::tasks`]: each call is one, of any runtime; methods may be `async` |
@@ -98,9 +98,9 @@ pub use crate::schema::{Hash, Schema};
 pub use awaited::Awaited;
 pub use client::{Pending, Stub};
 pub use connect::ClientOptions;
-pub use error::{CallError, ConnectError, RpcError, ServeError};
+pub use error::{CallError, ClientError, RpcError, ServeError};
 pub use method::{Dispatch, Method, NotDispatched, Service};
-pub use moving::{MoveError, take_over};
+pub use moving::take_over;
 pub use parcel::Large;
 pub use portolan_derive::Schema;
 pub use portolan_proto::{ClientCounts, Closed, Misbehaved, ServerCounts};

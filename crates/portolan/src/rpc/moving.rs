@@ -17,49 +17,13 @@ use super::method::Service;
 use super::parcel::Parcels;
 use super::serve::{Server, ServerOptions, Shared};
 use super::shared_channels::SharedChannels;
-use crate::channel::{BindChannelError, Channel, Reader, ReaderOptions};
+use crate::channel::{Channel, Reader, ReaderOptions};
 use crate::port::{ReceiveError, ReceiveRight, SendRight, WhenFull};
-use crate::{Access, AllocateError, Deadline, Domain, Message, MessageError, Right, Unsent};
-use portolan_proto::{NotFrozen, Server as Protocol};
+use crate::{Access, Deadline, Domain, Message, MessageError, Right};
+use portolan_proto::Server as Protocol;
 use portolan_shm::mark;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// Why a server did not move. It has ended then: its clients get errors and connect again.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum MoveError {
-    /// The state's: calls ran until the deadline.
-    #[error("calls were still running at the deadline: give it more time")]
-    Running,
-    /// The caller's: what came is no server of this service.
-    #[error("what came is no server of {service:?}")]
-    NotThis {
-        /// What is served here.
-        service: &'static str,
-    },
-    /// What came is damaged.
-    #[error(transparent)]
-    State(#[from] NotFrozen),
-    /// It was not sent.
-    #[error("it was not sent: {0}")]
-    Unsent(Unsent),
-    /// It did not come.
-    #[error(transparent)]
-    Receive(#[from] ReceiveError),
-    /// It does not fit a message.
-    #[error(transparent)]
-    Message(#[from] MessageError),
-    /// No memory for the state.
-    #[error(transparent)]
-    Allocate(#[from] AllocateError),
-    /// A channel is taken.
-    #[error(transparent)]
-    Channel(#[from] BindChannelError),
-    /// It cannot be served here.
-    #[error(transparent)]
-    Serve(#[from] ServeError),
-}
 
 impl Server {
     /// Moves to the process that receives at `to` with [`take_over`]. Calls that run end here
@@ -90,17 +54,17 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// [`MoveError`].
+    /// [`ServeError`].
     pub fn move_to(
         mut self,
         domain: &Domain,
         to: &SendRight,
         deadline: impl Into<Deadline>,
-    ) -> Result<(), MoveError> {
+    ) -> Result<(), ServeError> {
         let deadline = deadline.into();
         let (service, incarnation) = self.shared().identity();
         let name = self.shared().served_as().to_owned();
-        let remains = self.dismantle(deadline).ok_or(MoveError::Running)?;
+        let remains = self.dismantle(deadline).ok_or(ServeError::Running)?;
         mark!("serve.dismantled");
         let Some(port) = remains.port else {
             return Err(ReceiveError::Closed.into());
@@ -136,7 +100,7 @@ impl Server {
         attach(&mut first, rights)?;
         for message in std::iter::once(first).chain(clients) {
             to.send(message, WhenFull::Wait(deadline))
-                .map_err(|error| MoveError::Unsent(error.reason))?;
+                .map_err(|error| ServeError::Unsent(error.why))?;
             mark!("serve.moving");
         }
         Ok(())
@@ -145,7 +109,7 @@ impl Server {
 
 fn attach(message: &mut Message, rights: Vec<Right>) -> Result<(), MessageError> {
     for right in rights {
-        message.attach(right).map_err(|refused| refused.error)?;
+        message.attach(right).map_err(|refused| refused.why)?;
     }
     Ok(())
 }
@@ -156,7 +120,7 @@ fn pack(
     mut connection: Arc<Connection>,
     reader: Option<Reader>,
     deadline: Deadline,
-) -> Result<Option<Message>, MoveError> {
+) -> Result<Option<Message>, ServeError> {
     if !connection.is_alive() {
         connection.close();
         return Ok(None);
@@ -165,7 +129,7 @@ fn pack(
     let connection = loop {
         match Arc::try_unwrap(connection) {
             Ok(connection) => break connection,
-            Err(_) if deadline.has_passed() => return Err(MoveError::Running),
+            Err(_) if deadline.has_passed() => return Err(ServeError::Running),
             Err(shared) => connection = shared,
         }
         std::thread::sleep(LOOK);
@@ -189,7 +153,7 @@ fn pack(
         sent,
     };
     let mut message = Message::new(&to_bytes(&client))?;
-    message.push(extent).map_err(|refused| refused.error)?;
+    message.push(extent).map_err(|refused| refused.why)?;
     if let Some((to, port, _)) = parcels {
         rights.extend([to.into(), port.into()]);
     }
@@ -202,16 +166,16 @@ fn pack(
 ///
 /// # Errors
 ///
-/// [`MoveError`].
+/// [`ServeError`].
 pub fn take_over<S: Service>(
     domain: &Domain,
     from: &mut ReceiveRight,
     service: S,
     options: &ServerOptions,
     deadline: impl Into<Deadline>,
-) -> Result<Server, MoveError> {
+) -> Result<Server, ServeError> {
     let deadline = deadline.into();
-    let not_this = || MoveError::NotThis { service: S::NAME };
+    let not_this = || ServeError::NotThis { service: S::NAME };
     let mut first = from.receive(Access::Later, deadline)?;
     mark!("serve.coming");
     let moving = from_bytes::<Moving>(first.header()).filter(|m| m.service == S::NAME);
@@ -240,7 +204,7 @@ pub fn take_over<S: Service>(
         client.settle(shared, &port)?.ok_or_else(not_this)?;
         mark!("serve.taken_over");
     }
-    Ok(server.open(domain, port, options)?)
+    server.open(domain, port, options)
 }
 
 /// A client that has come with its server.
@@ -262,7 +226,7 @@ enum Channels {
 
 impl Moved {
     /// `None` if the message is of something else.
-    fn unpack(mut message: Message) -> Result<Option<Self>, MoveError> {
+    fn unpack(mut message: Message) -> Result<Option<Self>, ServeError> {
         let mut rights = message.take_rights().into_iter();
         let (Some(client), Some(state)) = (
             from_bytes::<MovingClient>(message.header()),
@@ -297,7 +261,7 @@ impl Moved {
     }
 
     /// Goes on with it; `None` if it shares channels that have not come.
-    fn settle(self, shared: &Arc<Shared>, door: &ReceiveRight) -> Result<Option<()>, MoveError> {
+    fn settle(self, shared: &Arc<Shared>, door: &ReceiveRight) -> Result<Option<()>, ServeError> {
         let (protocol, parcels, period) = (self.protocol, self.parcels, self.period);
         match self.channels {
             Channels::Own(channels) => {

@@ -7,9 +7,9 @@
 //! of an answer before the answer, unless no caller waits for it any more. A parcel says whose
 //! call it is of, and goes back as soon as its call is seen to be over ([`Parcels::tidy`]).
 
-use crate::port::{ReceiveRight, SendError, SendRight, WhenFull};
+use crate::port::{ReceiveRight, SendRight, WhenFull};
 use crate::schema::Unpack;
-use crate::{Access, Deadline, Extent, Message, Unsent};
+use crate::{Access, Deadline, Extent, Message, Refused, SendError};
 use portolan_shm::mark;
 use serde::de::Error as _;
 use serde::ser::Error as _;
@@ -114,7 +114,7 @@ pub(super) enum NotSent {
     #[error("the other side has too many extents to open: call again later")]
     Full(Parcel),
     #[error("{0}")]
-    Unsent(Unsent),
+    Unsent(SendError),
 }
 
 impl std::fmt::Debug for NotSent {
@@ -173,14 +173,14 @@ impl Parcels {
                 mark!("call.parcel_sent");
                 Ok(())
             }
-            Err(SendError {
-                reason: Unsent::Full { .. },
-                mut message,
+            Err(Refused {
+                why: SendError::Full { .. },
+                mut item,
             }) => {
-                let extents = message.split_off(0);
+                let extents = item.split_off(0);
                 Err(NotSent::Full(Parcel { number, extents }))
             }
-            Err(error) => Err(NotSent::Unsent(error.reason)),
+            Err(error) => Err(NotSent::Unsent(error.why)),
         }
     }
 
@@ -251,7 +251,7 @@ fn message(
     header[8..].copy_from_slice(&call.to_le_bytes());
     let mut message = Message::new(&header)?;
     for extent in extents {
-        message.push(extent).map_err(|refused| refused.error)?;
+        message.push(extent).map_err(|refused| refused.why)?;
     }
     Ok(message)
 }

@@ -13,8 +13,7 @@ use super::delivery::How;
 use super::handlers::Handling;
 use super::inbox::{Inbox, Parting};
 use super::upcall::Upcalls;
-use super::{HandlerId, Listener, wake_reader};
-use crate::Disowned;
+use super::{HandlerId, Listener, SignalError, wake_reader};
 use crate::space::Member;
 use portolan_shm::mark;
 use std::fmt;
@@ -27,25 +26,6 @@ pub struct Outbox {
     member: Weak<Member>,
     fifo: u32,
     inbox: Arc<Inbox>,
-}
-
-/// A handler that was not given.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum Given {
-    /// The caller's: no such handler here.
-    #[error("this listener has no handler {0:?}")]
-    Unknown(HandlerId),
-    /// The other listener's: it is gone. The handler stays here.
-    #[error("the listener that was to have the handler is gone")]
-    Gone,
-    /// The caller's: the other listener is of another domain, whose signals are others. The
-    /// handler stays here.
-    #[error("the other listener belongs to another domain: give it to one of this domain")]
-    OtherDomain,
-    /// See [`Disowned`].
-    #[error(transparent)]
-    Disowned(#[from] Disowned),
 }
 
 impl Listener {
@@ -65,7 +45,7 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// [`Given`]; the handler stays where it is.
+    /// [`SignalError`]; the handler stays where it is.
     ///
     /// ```
     /// # use portolan::{Domain, ListenerOptions};
@@ -81,11 +61,11 @@ impl Listener {
     /// assert_eq!((here.poll(), there.poll()), (0, 1));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn give(&mut self, handler: HandlerId, to: &Outbox) -> Result<(), Given> {
+    pub fn give(&mut self, handler: HandlerId, to: &Outbox) -> Result<(), SignalError> {
         self.intake.member.present()?;
         // Its FIFO's number names another one here.
         if !std::ptr::eq(to.member.as_ptr(), Arc::as_ptr(&self.intake.member)) {
-            return Err(Given::OtherDomain);
+            return Err(SignalError::OtherDomain);
         }
         self.adopt();
         if Arc::ptr_eq(&self.inbox, &to.inbox) && self.intake.handlers.place(handler.0).is_some() {
@@ -95,7 +75,7 @@ impl Listener {
         self.hand_over(handler, to)
     }
 
-    fn hand_over(&mut self, handler: HandlerId, to: &Outbox) -> Result<(), Given> {
+    fn hand_over(&mut self, handler: HandlerId, to: &Outbox) -> Result<(), SignalError> {
         // Else an upcall would find a signal without the handler, which leaves first.
         if let Some(upcalls) = &mut self.upcalls {
             upcalls.pause();
@@ -108,8 +88,10 @@ impl Listener {
     }
 
     /// While no upcall of ours handles anything.
-    fn hand_over_at_rest(&mut self, handler: HandlerId, to: &Outbox) -> Result<(), Given> {
-        let handling = self.let_go(handler.0).ok_or(Given::Unknown(handler))?;
+    fn hand_over_at_rest(&mut self, handler: HandlerId, to: &Outbox) -> Result<(), SignalError> {
+        let handling = self
+            .let_go(handler.0)
+            .ok_or(SignalError::UnknownHandler(handler))?;
         let (range, how) = (handling.range.clone(), handling.how);
         let here = match how {
             How::Upcall => How::Doorbell,
@@ -126,7 +108,7 @@ impl Listener {
         if let Err(back) = inbox.post(sent) {
             drop(inbox);
             self.take_on(Handling { how, ..back });
-            return Err(Given::Gone);
+            return Err(SignalError::ListenerGone);
         }
         let member = Arc::clone(&self.intake.member);
         let tables = member.tables();

@@ -33,11 +33,11 @@ mod tell;
 mod upcall;
 
 pub use delivery::{Delivery, Note};
-pub use give::{Given, Outbox};
+pub use give::Outbox;
 pub use listener::{HandlerId, Listener};
 pub use options::ListenerOptions;
 
-pub use source::{Origin, Source, SourceError};
+pub use source::{Origin, Source};
 pub(crate) use tell::signal;
 
 use crate::space::Member;
@@ -52,8 +52,8 @@ use portolan_sys::futex;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-/// Why a signal, or a handler, was refused.
-#[derive(Debug, thiserror::Error)]
+/// Why a signal, or a handler, was refused; why an address was not bound, or a handler not given.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SignalError {
     /// The caller's: the address is not in memory that the domain's members share.
@@ -102,6 +102,37 @@ pub enum SignalError {
         /// The system's error number.
         errno: i32,
     },
+    /// The caller's: of what an address is to be bound to, nothing is ever new, as of a plain file.
+    #[error("the descriptor cannot be waited for: take a socket, a pipe or the like")]
+    NotWaitable,
+    /// The caller's: it ends the process, or does not exist.
+    #[error("Unix signal {signal} cannot be caught")]
+    NotCaught {
+        /// Its number.
+        signal: i32,
+    },
+    /// The caller's: by this Unix signal upcalls come, so each would call for the next one.
+    #[error("Unix signal {signal} is the one that upcalls come by: bind another")]
+    UpcallSignal {
+        /// Its number.
+        signal: i32,
+    },
+    /// The system's.
+    #[error("the address could not be bound ({}): close some descriptors, or end some threads", std::io::Error::from_raw_os_error(*.errno))]
+    NotBound {
+        /// The system's error number.
+        errno: i32,
+    },
+    /// The caller's: this listener has no such handler.
+    #[error("this listener has no handler {0:?}")]
+    UnknownHandler(HandlerId),
+    /// The other listener's: it is gone. The handler stays here.
+    #[error("the listener that was to have the handler is gone")]
+    ListenerGone,
+    /// The caller's: the other listener is of another domain, whose signals are others. The
+    /// handler stays here.
+    #[error("the other listener belongs to another domain: give it to one of this domain")]
+    OtherDomain,
     /// See [`Disowned`].
     #[error(transparent)]
     Disowned(#[from] Disowned),

@@ -6,9 +6,9 @@
 //! The thread exists as long as there are sources.
 
 use super::{SignalError, offset, signal};
+use crate::Domain;
 use crate::space::{Member, Part};
 use crate::wait::poller::{Entry, PollSet, Watched};
-use crate::{Disowned, Domain};
 use portolan_sys::watch::{Timer, UnixSignal};
 use std::fmt;
 use std::io;
@@ -46,47 +46,6 @@ pub struct Source {
     address: usize,
 }
 
-/// Why an address was not bound.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum SourceError {
-    /// The caller's: see [`SignalError::NotShared`].
-    #[error(transparent)]
-    Address(SignalError),
-    /// The caller's: nothing is ever new there, as of a plain file.
-    #[error("the descriptor cannot be waited for: take a socket, a pipe or the like")]
-    NotWaitable,
-    /// The caller's: it ends the process, or does not exist.
-    #[error("Unix signal {signal} cannot be caught")]
-    NotCaught {
-        /// Its number.
-        signal: i32,
-    },
-    /// The caller's: by this Unix signal upcalls come, so each would call for the next one.
-    #[error("Unix signal {signal} is the one that upcalls come by: bind another")]
-    Upcalls {
-        /// Its number.
-        signal: i32,
-    },
-    /// The system's.
-    #[error("the address could not be bound ({}): close some descriptors, or end some threads", std::io::Error::from_raw_os_error(*.errno))]
-    System {
-        /// The system's error number.
-        errno: i32,
-    },
-    /// See [`Disowned`].
-    #[error(transparent)]
-    Disowned(#[from] Disowned),
-}
-
-impl From<io::Error> for SourceError {
-    fn from(error: io::Error) -> Self {
-        Self::System {
-            errno: error.raw_os_error().unwrap_or(0),
-        }
-    }
-}
-
 impl Domain {
     /// Has an address signalled by a descriptor, a timer or a Unix signal, as if a thread
     /// called [`signal`](Self::signal) whenever something is new there. So one wait serves
@@ -94,7 +53,7 @@ impl Domain {
     ///
     /// # Errors
     ///
-    /// [`SourceError`].
+    /// [`SignalError`].
     ///
     /// ```
     /// use portolan::{Domain, ListenerOptions, Origin};
@@ -123,19 +82,21 @@ impl Domain {
     /// listener.wait(Duration::from_secs(60)).expect("one of the two");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn bind_address(&self, address: usize, origin: Origin) -> Result<Source, SourceError> {
+    pub fn bind_address(&self, address: usize, origin: Origin) -> Result<Source, SignalError> {
         let member = self.member();
         member.present()?;
-        let offset = offset(member, address).map_err(SourceError::Address)?;
+        let offset = offset(member, address)?;
         let bound = Bound {
             member: Arc::downgrade(member),
             offset,
             what: What::new(origin)?,
         };
-        let entered = PollSet::of(&member.part::<Sources>().0)?.enter(bound);
+        let entered = PollSet::of(&member.part::<Sources>().0)
+            .map_err(|error| not_bound(&error))?
+            .enter(bound);
         let bound = entered.map_err(|error| match error.kind() {
-            io::ErrorKind::PermissionDenied => SourceError::NotWaitable,
-            _ => error.into(),
+            io::ErrorKind::PermissionDenied => SignalError::NotWaitable,
+            _ => not_bound(&error),
         })?;
         Ok(Source {
             _bound: bound,
@@ -157,6 +118,12 @@ impl fmt::Debug for Source {
         f.debug_tuple("Source")
             .field(&format_args!("{:#x}", self.address))
             .finish()
+    }
+}
+
+fn not_bound(error: &io::Error) -> SignalError {
+    SignalError::NotBound {
+        errno: error.raw_os_error().unwrap_or(0),
     }
 }
 
@@ -183,15 +150,17 @@ enum What {
 }
 
 impl What {
-    fn new(origin: Origin) -> Result<Self, SourceError> {
+    fn new(origin: Origin) -> Result<Self, SignalError> {
         Ok(match origin {
             Origin::Descriptor(fd) => Self::Descriptor(fd),
-            Origin::Timer { first, every } => Self::Timer(Timer::start(first, every)?),
+            Origin::Timer { first, every } => {
+                Self::Timer(Timer::start(first, every).map_err(|error| not_bound(&error))?)
+            }
             Origin::UnixSignal(signal) => Self::UnixSignal(UnixSignal::catch(signal).map_err(
                 |error| match error.kind() {
-                    io::ErrorKind::InvalidInput => SourceError::NotCaught { signal },
-                    io::ErrorKind::ResourceBusy => SourceError::Upcalls { signal },
-                    _ => error.into(),
+                    io::ErrorKind::InvalidInput => SignalError::NotCaught { signal },
+                    io::ErrorKind::ResourceBusy => SignalError::UpcallSignal { signal },
+                    _ => not_bound(&error),
                 },
             )?),
         })

@@ -1,5 +1,6 @@
 //! Errors say why a process is not, or not cleanly, a member of a domain.
 
+use super::Disowned;
 use portolan_abi::limits::{MAX_DOMAIN_NAME, MAX_SPACES};
 use portolan_sys::memory::{AllocateError, MapError, VerifyError};
 use portolan_sys::socket::{Holder, SocketError};
@@ -142,6 +143,13 @@ pub enum JoinError {
         name: String,
         /// Whose it would be.
         owner: u32,
+    },
+    /// The state's: every process that was in the domain has left it or died, and an observer
+    /// sees nothing any more.
+    #[error("the domain {name:?} has ended: every process that was in it has left or died")]
+    Ended {
+        /// The domain's name.
+        name: String,
     },
     /// The caller's: the directory of [`Builder::path`](super::Builder::path) is not one that
     /// this user may make a socket in.
@@ -361,12 +369,19 @@ pub enum LeaveError {
         /// How long we waited.
         waited: Duration,
     },
-    /// The caller's: its descriptors are gone, so no host could be told; see [`crate::Disowned`].
-    #[error("this process has closed its descriptors: what it held is returned when it ends")]
-    Disconnected,
-    /// The caller's: this process was forked from the member, and never was one.
-    #[error("this process was forked from a member and has nothing to leave")]
-    Forked,
+    /// See [`Disowned`]. What a process held that has closed its descriptors is returned when it
+    /// ends; a forked one has nothing to leave.
+    #[error("{}", not_left(.0))]
+    Disowned(Disowned),
+}
+
+fn not_left(why: &Disowned) -> &'static str {
+    match why {
+        Disowned::Forked => "this process was forked from a member and has nothing to leave",
+        Disowned::Disconnected => {
+            "this process has closed its descriptors: what it held is returned when it ends"
+        }
+    }
 }
 
 const _: () = assert!(MAX_SPACES == 256, "Full speaks of 255 members");

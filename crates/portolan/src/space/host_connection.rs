@@ -250,7 +250,7 @@ impl Drop for Settled {
 /// servers, which only the library's own threads can drop.
 pub(crate) fn leave(member: Arc<Member>, settled: Settled) -> Result<(), LeaveError> {
     if portolan_sys::fork::in_child() {
-        return Err(LeaveError::Forked);
+        return Err(LeaveError::Disowned(Disowned::Forked));
     }
     let (others, drains) = (Arc::downgrade(&member), member.drains.clone());
     let end = Instant::now() + DRAIN;
@@ -286,7 +286,7 @@ pub(crate) fn depart(member: &Member) {
         // No prompt would reach the membership thread. It finds out when it wakes, or never wakes.
         Some(sockets) if !sockets.is_whole() => {
             disconnect(member);
-            Err(LeaveError::Disconnected)
+            Err(LeaveError::Disowned(Disowned::Disconnected))
         }
         Some(sockets) => {
             sockets.stopping.store(true, Ordering::Release);

@@ -4,6 +4,7 @@
 //! | file | what it has |
 //! |---|---|
 //! | `domain` | the handle of a membership |
+//! | `refused` | what a call gives back, and why |
 //! | `settings` | how a domain is to be: the builder |
 //! | `member` | what all handles share |
 //! | `part` | what higher rooms keep with a membership |
@@ -35,6 +36,7 @@ mod part;
 mod protection;
 pub(crate) mod public;
 pub(crate) mod record;
+mod refused;
 pub(crate) mod region;
 mod settings;
 
@@ -43,9 +45,10 @@ pub use disowned::Disowned;
 pub use domain::Domain;
 pub(crate) use error::OVERFLOW_ID;
 pub use error::{JoinError, LeaveError};
-pub use extent::{AdoptError, AllocateError, Extent, OutOfPages, RawExtent};
+pub use extent::{AllocateError, Extent, RawExtent};
 pub(crate) use member::Member;
 pub(crate) use part::{Part, Parts};
 pub use protection::Protection;
 pub(crate) use protection::protection_of;
+pub use refused::Refused;
 pub use settings::Builder;

@@ -119,7 +119,7 @@ pub(crate) use place::root_in;
 pub(crate) use portolan_arena::handover::layout_of;
 
 use crate::port::message::Message;
-use crate::{Disowned, Domain};
+use crate::{Disowned, Domain, Refused};
 #[doc(inline)]
 pub use portolan_arena::{
     Arena, Boxed, Describe, Full, Handover, List, Map, NoRoom, Root, Text, Tree,
@@ -189,16 +189,6 @@ pub enum RootError {
     /// See [`Disowned`].
     #[error(transparent)]
     Disowned(#[from] Disowned),
-}
-
-/// A message that holds no structure of the type asked for, and why. It is the caller's again.
-#[derive(Debug, thiserror::Error)]
-#[error("{error}")]
-pub struct NoStructure {
-    /// Why.
-    pub error: RootError,
-    /// The message, whole.
-    pub message: Box<Message>,
 }
 
 // The bound stands at each method, so that the compiler names the derive that is missing.
@@ -344,16 +334,13 @@ impl Message {
     /// # Errors
     ///
     /// As [`Message::root`], with the message.
-    pub fn into_structure<T: Root>(self) -> Result<Structure<T>, NoStructure> {
+    pub fn into_structure<T: Root>(self) -> Result<Structure<T>, Refused<Message, RootError>> {
         match place::read::<T>(&self) {
             Ok(_) => Ok(Structure {
                 message: self,
                 root: PhantomData,
             }),
-            Err(error) => Err(NoStructure {
-                error,
-                message: Box::new(self),
-            }),
+            Err(error) => Err(Refused::new(self, error)),
         }
     }
 

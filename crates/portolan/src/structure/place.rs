@@ -9,7 +9,7 @@ use super::RootError;
 use crate::port::message::Message;
 use crate::space::Member;
 use crate::space::extent::allocate;
-use crate::{AllocateError, Extent, OutOfPages, SharedExtent};
+use crate::{AllocateError, Extent, SharedExtent};
 use portolan_abi::limits::MAX_EXTENTS;
 use portolan_arena::growth::Grow;
 use portolan_arena::handover::{BUILD, BUILD_HASH, layout_of, name_of};
@@ -165,11 +165,11 @@ fn fresh(member: &Arc<Member>, bytes: usize) -> Result<Extent, NoRoom> {
 
 fn no_room(error: AllocateError) -> NoRoom {
     match error {
-        AllocateError::OutOfPages(OutOfPages {
+        AllocateError::OutOfPages {
             wanted,
             free,
             limit,
-        }) => NoRoom::OutOfPages {
+        } => NoRoom::OutOfPages {
             wanted,
             free,
             limit,

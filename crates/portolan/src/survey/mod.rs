@@ -20,7 +20,7 @@ pub use extents::{AGES, Holder, HoldingSurvey};
 pub(crate) use ground::Ground;
 pub use listeners::ListenerSurvey;
 pub(crate) use observe::ABSENCE;
-pub use observe::{Observer, Over};
+pub use observe::Observer;
 pub use outside::{ConnectionKind, ConnectionSurvey, ExportSurvey};
 pub use segments::{ChannelSurvey, ReaderSurvey, SegmentKind, SegmentSurvey};
 

@@ -55,11 +55,6 @@ pub struct Observer {
     name: String,
 }
 
-/// The state's: every process that was in the domain has left it or is dead.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the domain has ended: every process that was in it has left or died")]
-pub struct Over;
-
 impl Builder {
     /// Looks into the domain without being in it: see [`Observer`]. It is not created if
     /// it is not there.
@@ -123,12 +118,14 @@ impl Observer {
     ///
     /// # Errors
     ///
-    /// [`Over`].
-    pub fn survey(&self) -> Result<Survey, Over> {
+    /// [`JoinError::Ended`].
+    pub fn survey(&self) -> Result<Survey, JoinError> {
         let picture = self.picture();
         let ground = Ground::of_observer(&picture, &self.file);
         if !lives(&ground, &picture) {
-            return Err(Over);
+            return Err(JoinError::Ended {
+                name: self.name.clone(),
+            });
         }
         let protection = protection_of(picture.tables().header);
         Ok(survey::take(&ground, &self.name, protection))

@@ -213,7 +213,7 @@ impl Whence {
 
 impl PendingImport {
     fn new(from: Whence, name: &str, options: &ImportOptions) -> Result<Self, ImportError> {
-        super::present().map_err(ImportError::Forked)?;
+        super::present()?;
         let stage = Stage::Connecting(Box::new(from.connect(name, options)?));
         Ok(Self {
             from,

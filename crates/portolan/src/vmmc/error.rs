@@ -1,14 +1,15 @@
 //! Errors of exports, imports and updates say which side is at fault.
 
-use crate::{OfferConnectError, OfferError};
+use crate::{Disowned, OfferConnectError, OfferError};
 use portolan_abi::vmmc::MAX_RANGES;
 use portolan_sys::memory::{MapError, PAGE, PrivatiseError, SealError, ShareError, VerifyError};
 use portolan_sys::process::{OpenError, WrongKind};
 use portolan_sys::socket::SocketError;
-use std::fmt;
 use std::io;
 
-/// Why memory was not exported. It is as it was before.
+/// Why memory was not exported: it is as it was before. Or why an export has not ended:
+/// importers are told that it is over, and have no right on it; what they keep can still change
+/// pages that nobody has stored to here.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExportError {
@@ -63,9 +64,28 @@ pub enum ExportError {
     /// The caller's or the state's: it is not offered under that name, or to those.
     #[error(transparent)]
     Offer(#[from] OfferError),
-    /// The caller's: see [`UpdateError::Forked`].
+    /// The system's: most often there is no memory for the copy of an export that ends. Try again
+    /// when there is.
+    #[error("the export has not ended: {0}")]
+    Private(#[from] PrivatiseError),
+    /// An importer's: of ordinary memory, a call of this process's goes on, or it is stopped in
+    /// one, or claims so. Try again, or end that process.
+    #[error(
+        "the export has not ended: process {process} has not ended a write to it or a read: let it go on, or end it, and try again"
+    )]
+    UnderWay {
+        /// The importer, by its id when it connected.
+        process: u32,
+    },
+    /// The host's: it copies for importers of other users, and has not said that it does so no
+    /// more. Try again when it goes on, or another one hosts.
+    #[error(
+        "the export has not ended: the domain's host has not answered that it copies nothing to this memory any more; it may be stopped"
+    )]
+    Unanswered,
+    /// See [`Disowned`].
     #[error(transparent)]
-    Forked(UpdateError),
+    Disowned(#[from] Disowned),
     /// The system's.
     #[error("cannot {doing} ({}): close some descriptors, or free memory", io::Error::from_raw_os_error(*.errno))]
     System {
@@ -162,9 +182,9 @@ pub enum ImportError {
     /// The system's.
     #[error(transparent)]
     Socket(SocketError),
-    /// The caller's: see [`UpdateError::Forked`].
+    /// See [`Disowned`].
     #[error(transparent)]
-    Forked(UpdateError),
+    Disowned(#[from] Disowned),
     /// The system's.
     #[error("cannot {doing} ({}): close some descriptors, or end some threads", io::Error::from_raw_os_error(*.errno))]
     System {
@@ -287,66 +307,8 @@ pub enum UpdateError {
     /// No one's fault: the deadline has passed; the operation goes on.
     #[error("what was begun has not ended by the deadline, and goes on: wait longer")]
     TimedOut,
-    /// The caller's: this process was forked from the one that has the memory.
-    #[error(
-        "this process was forked from the one that has this memory, and does not have it itself: exec first"
-    )]
-    Forked,
-}
-
-/// An export that was not ended. Importers are told that it is over, and have no right on it;
-/// what they keep can still change pages that no thread here has stored to.
-#[derive(Debug, thiserror::Error)]
-#[error("the export has not ended: {source}")]
-pub struct UnexportError {
-    /// The export, to try again with when there is memory.
-    pub export: super::Export,
-    /// Why.
-    pub source: WhyExported,
-}
-
-/// Why an export has not ended.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum WhyExported {
-    /// The system's: most often it has no memory for the copy. Try again when it has.
-    #[error(transparent)]
-    Memory(#[from] PrivatiseError),
-    /// An importer's: of ordinary memory, a call of this process's goes on, or it is stopped in
-    /// one, or claims so. Try again, or end that process.
-    #[error(
-        "process {process} has not ended a write to it or a read: let it go on, or end it, and try again"
-    )]
-    UnderWay {
-        /// The importer, by its id when it connected.
-        process: u32,
-    },
-    /// The host's: it copies for importers of other users, and has not said that it does so no
-    /// more. Try again when it goes on, or another one hosts.
-    #[error(
-        "the domain's host has not answered that it copies nothing to this memory any more; it may be stopped"
-    )]
-    Unanswered,
-    /// The caller's: see [`UpdateError::Forked`].
-    #[error(transparent)]
-    Forked(UpdateError),
-}
-
-/// A non-blocking write that has not landed, with its buffer.
-#[derive(thiserror::Error)]
-#[error("{why}")]
-pub struct Unwritten<B> {
-    /// Why.
-    pub why: UpdateError,
-    /// What was to be written.
-    pub buffer: B,
-}
-
-// Of any buffer: most are long, and not all can be shown.
-impl<B> fmt::Debug for Unwritten<B> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Unwritten")
-            .field("why", &self.why)
-            .finish_non_exhaustive()
-    }
+    /// The caller's: this process was forked from the one that has the memory, and does not have
+    /// it itself. See [`Disowned`].
+    #[error("this process does not have the memory: {0}")]
+    Disowned(#[from] Disowned),
 }

@@ -22,12 +22,12 @@ use super::memory::Memory;
 use super::notify::Notes;
 use super::place::Place;
 use super::{ExportError, ExportOptions, Exportable, ImporterId};
-use super::{Pending, Reach, UnexportError, WhyExported};
+use super::{Pending, Reach};
 use crate::directory::{Client, Offer, OfferInbox, OfferKind, offer};
 use crate::space::Descriptor;
 use crate::space::Member;
 use crate::space::public::{Public, Shown};
-use crate::{Deadline, Permissions};
+use crate::{Deadline, Permissions, Refused};
 use portolan_abi::FORMAT_VERSION;
 use portolan_abi::public::{PublicKind, flag};
 use portolan_abi::vmmc::{
@@ -119,7 +119,7 @@ impl Export {
         options: &ExportOptions,
         deadline: Deadline,
     ) -> Result<Self, ExportError> {
-        super::present().map_err(ExportError::Forked)?;
+        super::present()?;
         let ranges = options.ranges(memory.len())?;
         let system = |doing| move |error: io::Error| ExportError::system(doing, &error);
         let (status_page, status_file) = make_status_page()?;
@@ -215,20 +215,17 @@ impl Export {
     ///
     /// # Errors
     ///
-    /// [`UnexportError`], with the export, to try again: above all when there is no memory for
+    /// [`Refused`], with the export, to try again: above all when there is no memory for
     /// the copy.
-    pub fn unexport(mut self) -> Result<(), UnexportError> {
+    pub fn unexport(mut self) -> Result<(), Refused<Self, ExportError>> {
         match self.end() {
             Ok(()) => Ok(()),
-            Err(source) => Err(UnexportError {
-                export: self,
-                source,
-            }),
+            Err(error) => Err(Refused::new(self, error)),
         }
     }
 
     /// As [`unexport`](Self::unexport), by a thread of its own.
-    pub fn begin_unexport(self) -> Pending<Result<(), UnexportError>> {
+    pub fn begin_unexport(self) -> Pending<Result<(), Refused<Self, ExportError>>> {
         let (promise, pending) = super::pending::pending();
         // If there is no thread to be had, it is done at once.
         let work = Arc::new(Mutex::new(Some((self, promise))));
@@ -245,12 +242,12 @@ impl Export {
         pending
     }
 
-    fn end(&mut self) -> Result<(), WhyExported> {
+    fn end(&mut self) -> Result<(), ExportError> {
         if self.ended {
             return Ok(());
         }
         // What a forked child has is a copy, and the memory is not there.
-        super::present().map_err(WhyExported::Forked)?;
+        super::present()?;
         self.offer = None;
         portolan_shm::mark!("unexport.withdrawn");
         self.exported.close();
@@ -274,13 +271,13 @@ impl Drop for Export {
     fn drop(&mut self) {
         let ended = self.end();
         let Err(error) = ended else { return };
-        if matches!(error, WhyExported::Forked(_)) {
+        if matches!(error, ExportError::Disowned(_)) {
             return;
         }
         self.exported.hide();
         let export = self.name();
         tracing::error!(export, %error, "an export that was dropped has not ended");
-        if !matches!(error, WhyExported::Memory(_)) {
+        if !matches!(error, ExportError::Private(_)) {
             // The memory must not become anything else.
             self.exported.give_up();
             std::mem::forget(Arc::clone(&self.exported));
@@ -452,7 +449,7 @@ impl Exported {
     }
 
     /// Waits for what importers have under way, where that goes to the memory itself.
-    fn settle(&self) -> Result<(), WhyExported> {
+    fn settle(&self) -> Result<(), ExportError> {
         let Source::Ordinary(lent) = &self.source else {
             return Ok(());
         };

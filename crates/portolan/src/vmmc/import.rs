@@ -5,8 +5,8 @@ use super::backend::Backend;
 use super::imported::Imported;
 use super::pending::pending;
 use super::write_queue::{self, Done};
-use super::{Pending, Reach, Unwritten, UpdateError};
-use crate::Deadline;
+use super::{Pending, Reach, UpdateError};
+use crate::{Deadline, Refused};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,7 +30,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// stores, loads or changes words: they take no lock and no memory. That is so as long as
 ///
 /// - the import is not [kernel-mediated](Self::is_kernel_mediated);
-/// - no [`write_later`](Self::write_later) of this import is under way: these calls wait for it,
+/// - no [`begin_write`](Self::begin_write) of this import is under way: these calls wait for it,
 ///   and if the thread that was interrupted has just begun it they wait for ever;
 /// - the exporter is not just dying: a call that finds that asks the system, which takes memory,
 ///   and waits, up to five seconds. An end of the export is found without either.
@@ -109,7 +109,7 @@ impl Import {
     /// # Errors
     ///
     /// [`UpdateError::Revoked`], [`UpdateError::ExporterDied`], [`UpdateError::Disconnected`],
-    /// [`UpdateError::Forked`].
+    /// [`UpdateError::Disowned`].
     pub fn check(&self) -> Result<(), UpdateError> {
         super::present()?;
         self.inner.there()
@@ -280,12 +280,16 @@ impl Import {
     ///
     /// # Errors
     ///
-    /// [`Unwritten`], with the buffer.
-    pub fn write_later<B>(
+    /// [`Refused`], with the buffer.
+    #[allow(
+        clippy::type_complexity,
+        reason = "the buffer comes back at once, or later, in one way"
+    )]
+    pub fn begin_write<B>(
         &self,
         offset: usize,
         buffer: B,
-    ) -> Result<Pending<Result<B, Unwritten<B>>>, Unwritten<B>>
+    ) -> Result<Pending<Result<B, Refused<B, UpdateError>>>, Refused<B, UpdateError>>
     where
         B: AsRef<[u8]> + Send + 'static,
     {
@@ -294,7 +298,7 @@ impl Import {
             .may_write(offset, buffer.as_ref().len())
             .and_then(|()| self.check());
         if let Err(why) = fine {
-            return Err(Unwritten { why, buffer });
+            return Err(Refused::new(buffer, why));
         }
         let (promise, pending) = pending();
         let its_own = Arc::clone(import);
@@ -318,7 +322,7 @@ impl Import {
             });
             promise.keep(match written {
                 Ok(()) => Ok(buffer),
-                Err(why) => Err(Unwritten { why, buffer }),
+                Err(why) => Err(Refused::new(buffer, why)),
             });
         };
         import.write_order.begin();

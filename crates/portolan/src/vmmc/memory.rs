@@ -71,7 +71,7 @@ impl ExportMemory {
             .checked_next_multiple_of(PAGE)
             .filter(|len| *len > 0)
             .ok_or(ExportError::Empty { len })?;
-        super::present().map_err(ExportError::Forked)?;
+        super::present()?;
         let file = memory::create_unsealed(NAME, len as u64)
             .map_err(|e| ExportError::system("make memory", &e))?;
         let mapping = Mapping::shared_anywhere(&file, len).and_then(Mapping::not_in_children)?;
@@ -113,7 +113,7 @@ impl ExportMemory {
     ///
     /// [`ExportError::System`]: above all, there is too little.
     pub fn populate(&self) -> Result<(), ExportError> {
-        super::present().map_err(ExportError::Forked)?;
+        super::present()?;
         let state = self.inner.state();
         // Of private memory the program decides what pages it has.
         let taken = match *state {
@@ -140,7 +140,7 @@ impl ExportMemory {
     ///
     /// # Errors
     ///
-    /// [`UpdateError::OutOfBounds`], [`UpdateError::Forked`].
+    /// [`UpdateError::OutOfBounds`], [`UpdateError::Disowned`].
     pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), UpdateError> {
         within(offset, bytes.len(), self.len())?;
         take(self.words()?, offset, bytes);
@@ -187,7 +187,7 @@ impl ExportMemory {
     ///
     /// # Errors
     ///
-    /// [`UpdateError::Forked`].
+    /// [`UpdateError::Disowned`].
     #[inline]
     pub fn words(&self) -> Result<&[AtomicU64], UpdateError> {
         super::present()?;

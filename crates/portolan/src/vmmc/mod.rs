@@ -39,7 +39,7 @@
 //! | `Import(mapId, exporter, &impAddr, &nbytes)` | [`Domain::import`](crate::Domain::import), [`Builder::import`](crate::Builder::import); not blocking: [`PendingImport`] |
 //! | an address of the destination proxy space | an [`Import`] and an offset, checked at each call |
 //! | `SendMsg`, blocking | [`Import::write`]: returns when the source may be used again, and (on one machine) everything has landed; [`Import::write_from`], of memory that is exported or aliased itself |
-//! | `SendMsg`, not blocking | [`Import::write_later`], with a handle ([`Pending`]); [`Import::flush`] |
+//! | `SendMsg`, not blocking | [`Import::begin_write`], with a handle ([`Pending`]); [`Import::flush`] |
 //! | notifications: handlers, block and unblock, accept and discard | [`Export::notifications`], [`Import::notify`], `flush_notifying` of [`Alias`], [`Log`] and [`Tracked`] |
 //! | `Unimport`, `Unexport`, the latter also not blocking | [`Import::unimport`], [`Export::unexport`], [`Export::begin_unexport`] |
 //!
@@ -61,7 +61,7 @@
 //! | [`Notifications`] | yes | yes |
 //! | page protection of the exporter's | fixed while exported | is asked at each call: [`UpdateError::Protected`], [`UpdateError::Unmapped`] |
 //! | bounds are kept by | the kernel: whole exports | to the byte: the host, where it copies; else the library: a process that may trace the exporter may write all of its memory anyway |
-//! | the end | a copy of the memory; no importer is waited for | nothing is copied; calls under way are waited for ([`WhyExported::UnderWay`]), of the host too ([`WhyExported::Unanswered`]) |
+//! | the end | a copy of the memory; no importer is waited for | nothing is copied; calls under way are waited for ([`ExportError::UnderWay`]), of the host too ([`ExportError::Unanswered`]) |
 //! | the host dies | no effect | an importer that needs a host goes on with the next one; a write that the dead host had begun is [`UpdateError::Unanswered`] |
 //!
 //! # What holds
@@ -78,7 +78,7 @@
 //!   [`UpdateError::Revoked`]; so do they when the exporter dies
 //!   ([`UpdateError::ExporterDied`]).
 //! - Forked children have neither exports nor imports, and are told so
-//!   ([`UpdateError::Forked`]).
+//!   ([`UpdateError::Disowned`]).
 
 // | file | what it does |
 // |---|---|
@@ -122,8 +122,9 @@ mod update;
 mod watch;
 mod write_queue;
 
+use crate::Disowned;
 pub use ask::PendingImport;
-pub use error::{ExportError, ImportError, UnexportError, Unwritten, UpdateError, WhyExported};
+pub use error::{ExportError, ImportError, UpdateError};
 pub use export::Export;
 pub use import::Import;
 pub use kernel::{Exportable, OrdinaryMemory};
@@ -131,13 +132,13 @@ pub use memory::ExportMemory;
 pub use notify::{ImporterId, Notification, NotificationError, Notifications};
 pub use options::{ExportOptions, ImportOptions, Reach};
 pub use pending::Pending;
-pub use update::{Alias, Epoch, Log, MappingError, Mode, Tracked, UnmapError};
+pub use update::{Alias, Epoch, Log, MappingError, Mode, Tracked};
 
 /// Refuses a forked child: nothing of exports and imports is mapped there.
 #[inline]
-fn present() -> Result<(), UpdateError> {
+fn present() -> Result<(), Disowned> {
     if portolan_sys::fork::in_child() {
-        Err(UpdateError::Forked)
+        Err(Disowned::Forked)
     } else {
         Ok(())
     }

@@ -27,13 +27,13 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 /// let import = domain.import("frames", soon())?;
 ///
 /// // The buffer is gone until it has landed, and comes back then.
-/// let pending = import.write_later(4096, vec![7; 1 << 19])?;
+/// let pending = import.begin_write(4096, vec![7; 1 << 19])?;
 /// assert!(pending.wait(Duration::from_secs(60)));
 /// let buffer = pending.finish()?;
 /// assert_eq!(memory.load_acquire(4096)?, u64::from_ne_bytes([7; 8]));
 ///
 /// // Or all that was begun on an import at once.
-/// let _one = import.write_later(0, buffer)?;
+/// let _one = import.begin_write(0, buffer)?;
 /// import.flush(Duration::from_secs(60))?;
 ///
 /// // The end of an export, too, need not be waited for where it is begun.

@@ -87,7 +87,7 @@ fn whatever_a_buffers_own_code_does_later_writes_are_done() {
     let import = Arc::new(domain.import("x", LONG).unwrap());
     // It panics on the thread that writes for all.
     let panics = Second::new(|| panic!("as a buffer may"));
-    let broken = import.write_later(0, panics).unwrap();
+    let broken = import.begin_write(0, panics).unwrap();
     assert!(broken.wait(LONG) && broken.is_done());
     let finished = catch_unwind(AssertUnwindSafe(|| broken.finish().is_ok()));
     assert!(finished.is_err());
@@ -95,9 +95,9 @@ fn whatever_a_buffers_own_code_does_later_writes_are_done() {
     // It is let go of on that thread, since no thread waits for it, and writes there.
     let (go, gone) = mpsc::channel();
     let waits = Second::new(move || gone.recv_timeout(LONG).unwrap());
-    let first = import.write_later(100, waits).unwrap();
-    drop(import.write_later(0, WritesWhenDropped(Arc::clone(&import))));
-    let last = import.write_later(200, b"last").unwrap();
+    let first = import.begin_write(100, waits).unwrap();
+    drop(import.begin_write(0, WritesWhenDropped(Arc::clone(&import))));
+    let last = import.begin_write(200, b"last").unwrap();
     go.send(()).unwrap();
     assert!(first.wait(LONG) && last.wait(LONG));
     first.finish().expect("it has landed");

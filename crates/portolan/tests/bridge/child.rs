@@ -107,7 +107,7 @@ impl State {
                 let lengths: Vec<usize> = lengths.split(',').map(number).collect();
                 let (domain, right) = (self.domain.as_ref().unwrap(), self.right.as_ref().unwrap());
                 let sent = right.send(message(domain, number(n) as u64, &lengths), long());
-                Ok(sent.map_or_else(|error| format!("{:?}", error.reason), |()| "sent".into()))
+                Ok(sent.map_or_else(|error| format!("{:?}", error.why), |()| "sent".into()))
             }
             ["send-many", from, count, len] => {
                 let (domain, right) = (self.domain.as_ref().unwrap(), self.right.as_ref().unwrap());
@@ -155,7 +155,7 @@ impl State {
                 let (domain, right) = (self.domain.as_ref().unwrap(), self.right.as_ref().unwrap());
                 let message = message(domain, number(n) as u64, &[number(len)]);
                 let sent = right.send(message, WhenFull::Fail);
-                Ok(sent.map_or_else(|error| format!("{:?}", error.reason), |()| "sent".into()))
+                Ok(sent.map_or_else(|error| format!("{:?}", error.why), |()| "sent".into()))
             }
             // Never answers.
             ["exec"] => Err(std::process::Command::new("sleep")

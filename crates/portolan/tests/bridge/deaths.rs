@@ -5,7 +5,7 @@ use crate::numbered::{held, long, message, next};
 use crate::over::plain;
 use portolan::{
     Access, ConnectOptions, ConnectionKind, Deadline, Domain, Message, Protection, ReceiveError,
-    SendRight, Unsealed, Unsent, WhenFull,
+    SendError, SendRight, Unsealed, WhenFull,
 };
 use portolan_testkit::{Copied, unique, until};
 use std::time::Duration;
@@ -61,8 +61,8 @@ fn a_receiver_that_is_killed_is_a_dead_name() {
         std::thread::sleep(Duration::from_millis(50));
         child.kill();
         let error = sender.join().unwrap().unwrap();
-        assert!(matches!(error.reason, Unsent::DeadName), "{error}");
-        assert_eq!(error.message.len(), 2 << 20);
+        assert!(matches!(error.why, SendError::DeadName), "{error}");
+        assert_eq!(error.item.len(), 2 << 20);
     });
     assert!(!right.is_live());
 }
@@ -99,7 +99,7 @@ fn a_copy_of_a_receiver_does_not_hide_its_death() {
         std::thread::sleep(Duration::from_millis(50));
         busy.kill();
         let error = sender.join().unwrap().unwrap();
-        assert!(matches!(error.reason, Unsent::DeadName), "{error}");
+        assert!(matches!(error.why, SendError::DeadName), "{error}");
     });
 
     // Shown sealed memory, more than its socket holds.
@@ -176,13 +176,13 @@ fn a_receiver_that_is_stopped_is_waited_for() {
         let soon = Deadline::after(Duration::from_millis(500));
         match right.send(message(&ours, sent, &[700_000]), soon) {
             Ok(()) => sent += 1,
-            Err(error) => break error.reason,
+            Err(error) => break error.why,
         }
     };
-    assert!(matches!(reason, Unsent::Full { .. }), "{reason}");
+    assert!(matches!(reason, SendError::Full { .. }), "{reason}");
     assert!(right.is_live());
     let full = right.send(message(&ours, sent, &[1]), WhenFull::Fail);
-    assert!(matches!(full.unwrap_err().reason, Unsent::Full { .. }));
+    assert!(matches!(full.unwrap_err().why, SendError::Full { .. }));
     child.resume();
     for number in 0..sent {
         assert_eq!(child.ask(&format!("receive {number} 700000")), "received");

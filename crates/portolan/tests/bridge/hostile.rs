@@ -5,7 +5,7 @@ use crate::numbered::{held, is_message, long, message};
 use crate::over::{offering, plain};
 use portolan::{
     ConnectOptions, Deadline, Domain, OfferOptions, OfferedPort, PortOptions, ReceiveRight,
-    SendRight, Unsent, ViolationKind,
+    SendError, SendRight, ViolationKind,
 };
 use portolan_abi::FORMAT_VERSION;
 use portolan_abi::bridge::{Answer, Ask, DESCRIPTORS, Denied, FrameHeader, Granted, WAKE, control};
@@ -395,17 +395,17 @@ fn many_small_extents_count_as_the_pages_that_they_take() {
     // An honest client is told beforehand what counts.
     let message = message(&beside.ours, 0, &[1; 256]);
     let unsent = beside.honest.send(message, long()).unwrap_err();
-    let Unsent::TooLong {
+    let SendError::TooLong {
         len: 256,
         extents: 256,
         bytes: taken,
         most: 1_048_576,
-    } = unsent.reason
+    } = unsent.why
     else {
-        panic!("{}", unsent.reason);
+        panic!("{}", unsent.why);
     };
     assert_eq!(taken, 256 * 4096 + 8192);
-    let text = unsent.reason.to_string();
+    let text = unsent.why.to_string();
     for part in [
         "256 bytes in 256 extents",
         "takes 1056768 bytes",

@@ -6,7 +6,7 @@ use crate::over::{offering, plain};
 use portolan::channel::{ChannelOptions, Lagging, ReadError, ReaderOptions};
 use portolan::{
     Access, ConnectOptions, Deadline, Domain, OfferOptions, OfferedPort, Permissions, PortOptions,
-    Protection, ReceiveRight, RequestError, SendRight, Unsent,
+    Protection, ReceiveRight, RequestError, SendError, SendRight,
 };
 use portolan_testkit::{unique, until};
 use std::time::Duration;
@@ -181,7 +181,7 @@ fn an_offering_process_dies_while_it_receives() {
         // More than it would take if it lived.
         let error = (0..).find_map(|n| right.send(message(&ours, n, &[LONG]), long()).err());
         let error = error.unwrap();
-        assert!(matches!(error.reason, Unsent::DeadName), "{mark}: {error}");
+        assert!(matches!(error.why, SendError::DeadName), "{mark}: {error}");
         until("it has died", || child.ended());
         drop(error);
         until("all memory is ours again", || used(&ours) == 0);

@@ -4,7 +4,7 @@ use crate::child::Child;
 use crate::numbered::{is_message, long, message, next};
 use portolan::{
     Access, ConnectOptions, Deadline, Domain, OfferOptions, OfferedPort, Permissions, PortOptions,
-    ReceiveRight, Unsent, WhenFull,
+    ReceiveRight, SendError, WhenFull,
 };
 use portolan_testkit::{unique, until};
 use std::time::Duration;
@@ -119,10 +119,10 @@ fn who_does_not_wait_for_an_offer_waits_for_answers() {
             .unwrap();
         is_message(&port.receive(Access::Later, long()).unwrap(), 1, &[]);
         let sent = right.send(message(&theirs, 1, &[2]), WhenFull::Fail);
-        let refused = sent.unwrap_err().reason;
+        let refused = sent.unwrap_err().why;
         assert!(matches!(
             refused,
-            Unsent::TooLong {
+            SendError::TooLong {
                 len: 2,
                 bytes: 4096,
                 most: 1,

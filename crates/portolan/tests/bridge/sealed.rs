@@ -6,7 +6,7 @@ use crate::numbered::{fill, is_filled, long, message};
 use crate::over::{offering, plain};
 use portolan::{
     Access, ConnectOptions, ConnectToError, Deadline, Domain, Message, MessageError, OfferOptions,
-    PortOptions, Protection, Sealed, SendRight, Unsealed, Unsent, ViolationKind, WhenFull,
+    PortOptions, Protection, Sealed, SendError, SendRight, Unsealed, ViolationKind, WhenFull,
 };
 use portolan_abi::bridge::{Ask, FrameHeader, MAX_SEALED, SEALED};
 use portolan_abi::slot::Kind;
@@ -122,21 +122,21 @@ fn what_an_offer_does_not_take_is_refused() {
     let unsent = right
         .send(with(&[&picture(1, 8193)]), WhenFull::Fail)
         .unwrap_err();
-    let counted = |reason: &Unsent| match reason {
-        Unsent::TooLong { len, bytes, .. } => (*len, *bytes),
+    let counted = |reason: &SendError| match reason {
+        SendError::TooLong { len, bytes, .. } => (*len, *bytes),
         other => panic!("{other}"),
     };
-    assert_eq!(counted(&unsent.reason), (8193, 16384));
+    assert_eq!(counted(&unsent.why), (8193, 16384));
     // It came back whole.
-    is_filled(&unsent.message.sealed()[0], 1);
+    is_filled(&unsent.item.sealed()[0], 1);
     // The extents go as one part: two pages of them would be two parts and a list.
     let sent = |lengths: &[usize]| right.send(message(&ours, 2, lengths), WhenFull::Fail);
     sent(&[4095, 4097]).unwrap();
     let unsent = sent(&[4096, 4097]).unwrap_err();
-    assert_eq!(counted(&unsent.reason), (8193, 16384));
+    assert_eq!(counted(&unsent.why), (8193, 16384));
     let mut full = with(&[&picture(1, 1); MAX_SEALED - 1]);
     let refused = full.push_sealed(picture(1, 1)).unwrap_err();
-    assert!(matches!(refused.error, MessageError::Sealed { .. }));
+    assert!(matches!(refused.why, MessageError::Sealed { .. }));
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn within_a_domain_it_stays_in_its_process() {
     let domain = Domain::join(&name).unwrap();
     let inbox = domain.connect("inbox", long()).unwrap();
     let unsent = inbox.send(with(&[&picture(1, 9)]), WhenFull::Fail);
-    assert!(matches!(unsent.unwrap_err().reason, Unsent::Sealed));
+    assert!(matches!(unsent.unwrap_err().why, SendError::Sealed));
     // Through a port of our own, and given back where there is no room, or no receiver any more.
     let mut port = domain.bind(PortOptions::unnamed().queue(1)).unwrap();
     let right = port.make_send();
@@ -158,14 +158,14 @@ fn within_a_domain_it_stays_in_its_process() {
             Err(unsent) => break unsent,
         }
     };
-    is_filled(&unsent.message.sealed()[0], 3);
+    is_filled(&unsent.item.sealed()[0], 3);
     right.send(with(&[&picture(3, 9)]), WhenFull::Drop).unwrap();
     let came = port.receive(Default::default(), Deadline::NOW).unwrap();
     is_filled(&came.sealed()[0], 2);
     // The port does not move while some waits in it.
     let refused = Message::default().attach(port).unwrap_err();
-    assert!(matches!(refused.error, MessageError::HoldsSealed));
-    let portolan::Right::Receive(mut port) = refused.item else {
+    assert!(matches!(refused.why, MessageError::HoldsSealed));
+    let portolan::Right::Receive(mut port) = *refused.item else {
         panic!("the port came back");
     };
     while port.try_receive(Default::default()).is_ok() {}
@@ -181,7 +181,7 @@ fn within_a_domain_it_stays_in_its_process() {
     let mut message = Message::default();
     message.attach(port).unwrap();
     let unsent = right.send(with(&[&picture(4, 9)]), WhenFull::Fail);
-    assert!(matches!(unsent.unwrap_err().reason, Unsent::Sealed));
+    assert!(matches!(unsent.unwrap_err().why, SendError::Sealed));
     inbox.send(message, WhenFull::Fail).unwrap();
     assert_eq!(child.ask("take-port"), "taken");
     connecting

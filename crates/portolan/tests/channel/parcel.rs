@@ -2,10 +2,12 @@
 
 use crate::{PATIENCE, used};
 use portolan::channel::{
-    Channel, ChannelOptions, Delivery, Lagging, Missed, NoParcel, Parcel, ParcelReader, ReadError,
-    ReaderOptions,
+    Channel, ChannelOptions, Delivery, Lagging, Missed, Parcel, ParcelError, ParcelReader,
+    ReadError, ReaderOptions,
 };
-use portolan::{Access, Deadline, Domain, Message, PortKind, PortOptions, Right, Unsent, WhenFull};
+use portolan::{
+    Access, Deadline, Domain, Message, PortKind, PortOptions, Refused, Right, SendError, WhenFull,
+};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What a parcel is full of.
@@ -51,13 +53,11 @@ fn one_extent_has_one_taker_and_a_shared_one_as_many_as_there_are() {
         .send(b"nobody", moved(&domain, 1), Deadline::NOW)
         .unwrap_err();
     assert!(matches!(
-        refused.reason,
-        NoParcel::NotOneReader { readers: 0 }
+        refused.why,
+        ParcelError::NotOneReader { readers: 0 }
     ));
     let mut first = bound(&channel);
-    let at = writer
-        .send(b"one", refused.parcel.map(|p| *p), Deadline::NOW)
-        .unwrap();
+    let at = writer.send(b"one", *refused.item, Deadline::NOW).unwrap();
     let delivery = first.receive(Deadline::NOW).unwrap();
     assert_eq!((&*delivery.note, delivery.position), (&b"one"[..], at));
     assert_eq!(byte_of(delivery.parcel), 1);
@@ -68,8 +68,8 @@ fn one_extent_has_one_taker_and_a_shared_one_as_many_as_there_are() {
         .send(b"two", moved(&domain, 2), Deadline::NOW)
         .unwrap_err();
     assert!(matches!(
-        refused.reason,
-        NoParcel::NotOneReader { readers: 2 }
+        refused.why,
+        ParcelError::NotOneReader { readers: 2 }
     ));
     assert_eq!(
         first.receive(Deadline::NOW).unwrap_err(),
@@ -110,10 +110,13 @@ fn one_extent_has_one_taker_and_a_shared_one_as_many_as_there_are() {
 #[test]
 fn a_parcel_of_another_domain_comes_back_and_nobody_is_told() {
     let (domain, other) = (Domain::private().unwrap(), Domain::private().unwrap());
-    let foreign = |refused: Result<u64, portolan::channel::ParcelError>| {
+    let foreign = |refused: Result<u64, Refused<Option<Parcel>, ParcelError>>| {
         let refused = refused.unwrap_err();
-        assert!(matches!(refused.reason, NoParcel::Unsent(Unsent::Foreign)));
-        refused.parcel.map(|p| *p)
+        assert!(matches!(
+            refused.why,
+            ParcelError::Unsent(SendError::Foreign)
+        ));
+        *refused.item
     };
     for options in [
         ChannelOptions::unnamed(),
@@ -133,7 +136,7 @@ fn a_parcel_of_another_domain_comes_back_and_nobody_is_told() {
     }
     // What is of another domain is not shared in this one either.
     let refused = domain.share_extent(full_of(&other, 7)).unwrap_err();
-    assert_eq!(refused.extent.unwrap()[0], 7);
+    assert_eq!(refused.item.unwrap()[0], 7);
 }
 
 #[test]
@@ -149,16 +152,16 @@ fn a_full_channel_gives_the_parcel_back() {
     let refused = writer
         .send(b"x", moved(&domain, 5), Deadline::NOW)
         .unwrap_err();
-    assert!(matches!(refused.reason, NoParcel::Write(_)));
-    assert_eq!(byte_of(refused.parcel.map(|p| *p)), 5);
+    assert!(matches!(refused.why, ParcelError::Write(_)));
+    assert_eq!(byte_of(*refused.item), 5);
     for i in 0..4 {
         assert_eq!(byte_of(reader.receive(Deadline::NOW).unwrap().parcel), i);
     }
     // A reader that takes no parcels, and wants to be waited for.
     let _plain = channel.bind_reader(ReaderOptions::default()).unwrap();
     let refused = writer.send(b"", shared(&domain, 6), Deadline::NOW);
-    let reason = refused.unwrap_err().reason;
-    assert!(matches!(reason, NoParcel::Unknown { readers: 1 }));
+    let reason = refused.unwrap_err().why;
+    assert!(matches!(reason, ParcelError::Unknown { readers: 1 }));
     let called = ChannelOptions::unnamed().many_writers();
     let called = domain.make_channel(&called).unwrap();
     assert!(called.bind_parcel_writer().is_err());
@@ -176,7 +179,7 @@ fn who_need_not_be_waited_for_misses_what_it_is_too_slow_for() {
         let mut slow = channel.bind_parcel_reader(skips, PATIENCE).unwrap();
         if !channel.is_reliable() {
             let refused = writer.send(b"", moved(&domain, 0), Deadline::NOW);
-            assert!(matches!(refused.unwrap_err().reason, NoParcel::NotReliable));
+            assert!(matches!(refused.unwrap_err().why, ParcelError::NotReliable));
         }
         for i in 0..100 {
             // Never refused.
@@ -270,9 +273,9 @@ fn the_next_writer_waits_until_it_knows_whom_it_waits_for() {
         }
         let mut writer = channel.bind_parcel_writer().unwrap();
         let refused = writer.send(b"", shared(&domain, round), Deadline::NOW);
-        let reason = refused.unwrap_err().reason;
+        let reason = refused.unwrap_err().why;
         assert!(
-            matches!(reason, NoParcel::Unknown { readers: 1 }),
+            matches!(reason, ParcelError::Unknown { readers: 1 }),
             "{reason}"
         );
         std::thread::scope(|scope| {
@@ -482,7 +485,7 @@ mod deaths {
                 };
                 if let Err(error) = writer.send(&[i], parcel, PATIENCE) {
                     // Dead between the count and the send.
-                    assert_eq!(byte_of(error.parcel.map(|p| *p)), i);
+                    assert_eq!(byte_of(*error.item), i);
                 }
             }
             assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL));

@@ -2,7 +2,7 @@
 
 use crate::{PATIENCE, used};
 use portolan::channel::{
-    Channel, ChannelOptions, Lagging, NoParcel, Parcel, ParcelReader, ReadError, ReaderOptions,
+    Channel, ChannelOptions, Lagging, Parcel, ParcelError, ParcelReader, ReadError, ReaderOptions,
 };
 use portolan::{Deadline, Domain};
 
@@ -81,10 +81,10 @@ fn who_is_dropped_is_sent_nothing_more_and_its_place_is_free() {
     // It has a ring's worth, and then no reader is there.
     let (at, refused) = refused.unwrap();
     assert!(
-        matches!(refused.reason, NoParcel::NotOneReader { readers: 0 }),
+        matches!(refused.why, ParcelError::NotOneReader { readers: 0 }),
         "{refused}"
     );
-    assert_eq!((at, refused.parcel.is_some()), (4, true));
+    assert_eq!((at, refused.item.is_some()), (4, true));
     drop(refused);
     assert_eq!(writer.readers(), 0);
 

@@ -5,7 +5,7 @@ use portolan::channel::{
     Channel, ChannelOptions, Parcel, ParcelReader, ParcelWriter, ReadError, Reader, ReaderOptions,
 };
 use portolan::{
-    Deadline, Domain, Message, PortKind, Token, WaitSet, Waiting, WhenFull, WhyNoPlace,
+    Deadline, Domain, Message, PortKind, Token, WaitSet, WaitSetError, Waiting, WhenFull,
 };
 use std::sync::mpsc;
 use std::time::Duration;
@@ -208,8 +208,8 @@ fn a_reader_of_parcels_that_is_not_added_comes_back() {
     let channel = domain.make_channel(&ChannelOptions::unnamed()).unwrap();
     let mut writer = channel.bind_parcel_writer().unwrap();
     let mut refused = set.add(bound(&channel)).unwrap_err();
-    assert_eq!(refused.why, WhyNoPlace::OtherDomain);
+    assert!(matches!(refused.why, WaitSetError::OtherDomain { .. }));
     writer.send(b"", shared(&domain, 3), Deadline::NOW).unwrap();
-    let delivery = refused.refused.receive(Deadline::NOW).unwrap();
+    let delivery = refused.item.receive(Deadline::NOW).unwrap();
     assert_eq!(byte_of(delivery.parcel), 3);
 }

@@ -2,7 +2,7 @@
 
 use crate::PATIENCE;
 use portolan::channel::{
-    BindChannelError, ChannelOptions, ReadError, ReaderOptions, Signalling, WriteError,
+    ChannelError, ChannelOptions, ReadError, ReaderOptions, Signalling, WriteError,
 };
 use portolan::{Deadline, Domain};
 use std::io::{ErrorKind, IoSlice, Read, Write};
@@ -91,7 +91,7 @@ fn frames_have_places_and_a_waiting_reader_is_woken() {
         assert!(channel.is_raw());
         assert!(matches!(
             channel.bind_writer().map(|_| ()),
-            Err(BindChannelError::WrongKind("raw", _))
+            Err(ChannelError::WrongKind("raw", _))
         ));
         assert!(channel.bind_reader(ReaderOptions::default()).is_err());
         let mut reader = channel.bind_frame_reader().unwrap();

@@ -3,8 +3,8 @@
 use crate::{PATIENCE, bound, number};
 use portolan::channel::{ChannelOptions, ReadError, Reader, Signalling};
 use portolan::{
-    Access, Deadline, Domain, Message, PortOptions, ReceiveRight, WaitSet, Waiting, WhenFull,
-    WhyNoPlace,
+    Access, Deadline, Domain, Message, PortOptions, ReceiveRight, WaitSet, WaitSetError, Waiting,
+    WhenFull,
 };
 use std::time::Duration;
 
@@ -70,15 +70,15 @@ fn readers_and_ports_are_waited_for_together() {
     // Readers without an entry, without signals, of another domain.
     let _second = bound(&channels[0]);
     let refused = set.add(bound(&channels[0])).unwrap_err();
-    assert_eq!(refused.why, WhyNoPlace::NoEntry);
+    assert_eq!(refused.why, WaitSetError::NoEntry);
     let silent = ChannelOptions::unnamed().signal(Signalling::Never);
     let silent = domain.make_channel(&silent).unwrap();
     let refused = set.add(bound(&silent)).unwrap_err();
-    assert_eq!(refused.why, WhyNoPlace::NotSignalled);
+    assert_eq!(refused.why, WaitSetError::NotSignalled);
     let other = Domain::private().unwrap();
     let other = other.make_channel(&options).unwrap();
     let refused = set.add(bound(&other)).unwrap_err();
-    assert_eq!(refused.why, WhyNoPlace::OtherDomain);
+    assert!(matches!(refused.why, WaitSetError::OtherDomain { .. }));
 }
 
 #[test]

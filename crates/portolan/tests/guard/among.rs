@@ -1,7 +1,7 @@
 //! What owners do works as in any domain: receive, change, send on, free, use again.
 
 use crate::child::{Child, PATIENCE, is_open, is_open_throughout, unique};
-use portolan::{Access, Deadline, Domain, Message, PortOptions, Protection, Unsent, WhenFull};
+use portolan::{Access, Deadline, Domain, Message, PortOptions, Protection, SendError, WhenFull};
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
@@ -186,8 +186,8 @@ fn a_message_that_was_not_sent_is_open_again() -> Outcome {
         let refused = right
             .send(with(&domain, &vec![9; header], &SIZES, 2), WhenFull::Fail)
             .unwrap_err();
-        assert!(matches!(refused.reason, Unsent::Full { .. }));
-        let mut message = *refused.message;
+        assert!(matches!(refused.why, SendError::Full { .. }));
+        let mut message = *refused.item;
         assert!(message.header().iter().all(|b| *b == 9));
         assert!(message.slices().all(is_open_throughout));
         assert!(message.slices().all(|s| s.iter().all(|b| *b == 2)));
@@ -199,8 +199,8 @@ fn a_message_that_was_not_sent_is_open_again() -> Outcome {
     let refused = right
         .send(with(&domain, b"", &SIZES, 4), WhenFull::Fail)
         .unwrap_err();
-    assert!(matches!(refused.reason, Unsent::DeadName));
-    assert!(refused.message.slices().all(|s| s.iter().all(|b| *b == 4)));
+    assert!(matches!(refused.why, SendError::DeadName));
+    assert!(refused.item.slices().all(|s| s.iter().all(|b| *b == 4)));
     Ok(())
 }
 

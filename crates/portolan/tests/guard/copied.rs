@@ -1,7 +1,7 @@
 //! Ports that give their receiver copies, in both kinds of domain.
 
 use crate::child::PATIENCE;
-use portolan::{Access, Deadline, Domain, Message, PortOptions, Protection, Unsent, WhenFull};
+use portolan::{Access, Deadline, Domain, Message, PortOptions, Protection, SendError, WhenFull};
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
@@ -65,28 +65,25 @@ fn what_was_not_sent_comes_back_itself() -> Outcome {
         let message = with(&domain, &[9; 4000], 5)?;
         let (ours, header) = (addresses(&message), message.header().as_ptr());
         let refused = right.send(message, WhenFull::Fail).unwrap_err();
-        assert!(matches!(refused.reason, Unsent::Full { .. }));
+        assert!(matches!(refused.why, SendError::Full { .. }));
         assert_eq!(
-            (
-                addresses(&refused.message),
-                refused.message.header().as_ptr()
-            ),
+            (addresses(&refused.item), refused.item.header().as_ptr()),
             (ours, header)
         );
-        assert!(refused.message.slices().all(|s| s.iter().all(|b| *b == 5)));
-        assert_eq!(refused.message.header(), [9; 4000]);
+        assert!(refused.item.slices().all(|s| s.iter().all(|b| *b == 5)));
+        assert_eq!(refused.item.header(), [9; 4000]);
         // No memory for the copy: the same.
         let kept: Vec<_> = std::iter::from_fn(|| domain.allocate(2 << 20).ok()).collect();
-        let refused = right.send(*refused.message, WhenFull::Fail).unwrap_err();
+        let refused = right.send(*refused.item, WhenFull::Fail).unwrap_err();
         assert!(
-            matches!(refused.reason, Unsent::Allocate(_)),
+            matches!(refused.why, SendError::Allocate(_)),
             "{}",
-            refused.reason
+            refused.why
         );
-        assert_eq!(refused.message.header(), [9; 4000]);
-        assert!(refused.message.slices().all(|s| s.iter().all(|b| *b == 5)));
+        assert_eq!(refused.item.header(), [9; 4000]);
+        assert!(refused.item.slices().all(|s| s.iter().all(|b| *b == 5)));
         drop(kept);
-        right.send(*refused.message, WhenFull::Drop)?;
+        right.send(*refused.item, WhenFull::Drop)?;
     }
     Ok(())
 }

@@ -59,7 +59,7 @@ fn a_method_that_is_configured_out_is_nowhere() -> Outcome {
         rpc::wait_for(client.sum_async([1, 2].into())).unwrap(),
         Ok(3)
     );
-    assert_eq!(client.start_sum(VecDeque::new())?.wait(), Ok(0));
+    assert_eq!(client.begin_sum(VecDeque::new())?.wait(), Ok(0));
     let names: Vec<_> = ConfiguredService::<Sum>::METHODS
         .iter()
         .map(Method::name)
@@ -131,7 +131,7 @@ fn a_service_may_use_the_names_of_the_code_that_is_made_for_it() -> Outcome {
         assert_eq!(client.all(S(10)), Err(CallError::Method(10)));
         assert_eq!(TClient::into(&client, 4), Ok(5));
         assert_eq!(client.r#type(4), Ok(6));
-        assert_eq!(client.start_type(5)?.wait(), Ok(7));
+        assert_eq!(client.begin_type(5)?.wait(), Ok(7));
         client.result(5)?;
     }
     Ok(())

@@ -49,7 +49,7 @@ fn results_and_errors_come_without_any_runtime() -> Outcome {
     let total = client.total_async(vec![large.unwrap().into()], false);
     assert_eq!(block_on(total), Ok(90_000));
     // Begun before there was a task to wake.
-    assert_eq!(block_on(client.start_add(1, 2)?.into_future()), Ok(Ok(3)));
+    assert_eq!(block_on(client.begin_add(1, 2)?.into_future()), Ok(Ok(3)));
 
     let other = other::TestClient::connect(&domain, "test", PATIENCE)?;
     let changed = block_on(other.add_async(1, 2));
@@ -127,7 +127,7 @@ async fn deadlines_and_a_full_window_end_what_is_awaited() -> Outcome {
 
     let mut waiting = Vec::new();
     while waiting.len() < 64 {
-        waiting.push(client.start_wait(600_000)?);
+        waiting.push(client.begin_wait(600_000)?);
     }
     assert_eq!(hurried.null_async().await, Err(RpcError::Backpressure));
     // Who waits for room has it as soon as there is some.

@@ -2,7 +2,7 @@
 
 use super::service::{Fault, PATIENCE, Record, TestClient, Tested, until};
 use portolan::rpc::{
-    self, CallError, ClientOptions, Concurrency, ConnectError, RpcError, ServeError, ServerOptions,
+    self, CallError, ClientError, ClientOptions, Concurrency, RpcError, ServeError, ServerOptions,
 };
 use portolan::{BindError, Deadline, Domain, PortOptions};
 use std::sync::Barrier;
@@ -105,7 +105,7 @@ fn threads_call_at_once_each_way_of_running() -> Outcome {
 fn a_slow_call_holds_up_nobody_where_calls_have_threads() -> Outcome {
     let options = ServerOptions::default().concurrency(Concurrency::Call);
     let (_domain, _server, client) = served(&options);
-    let slow = client.start_wait(60_000)?;
+    let slow = client.begin_wait(60_000)?;
     // More than a window of them.
     for i in 0..200 {
         assert_eq!(client.add(i, 1), Ok(i + 1));
@@ -155,7 +155,7 @@ fn too_many_calls_are_refused() -> Outcome {
     for concurrency in [Concurrency::Pool(1), Concurrency::Call] {
         let options = ServerOptions::default().concurrency(concurrency).queue(1);
         let (_domain, _server, client) = served(&options);
-        let first = client.start_wait(60_000)?;
+        let first = client.begin_wait(60_000)?;
         // One more may wait for the pool's thread, and the thread may not have begun yet.
         let mut others = Vec::new();
         until("a call is refused", || {
@@ -180,10 +180,10 @@ fn a_window_that_is_full_waits_and_then_refuses() -> Outcome {
     let options = ServerOptions::default().concurrency(Concurrency::Call);
     let (_domain, _server, client) = served(&options);
     let hurried = client.within(Duration::from_millis(300));
-    let slow = client.start_wait(600_000)?;
+    let slow = client.begin_wait(600_000)?;
     let mut waiting = Vec::new();
     let refused = loop {
-        match hurried.start_null() {
+        match hurried.begin_null() {
             Ok(pending) => waiting.push(pending),
             Err(error) => break error,
         }
@@ -239,7 +239,7 @@ fn another_version_and_another_service_are_told_apart() -> Outcome {
     assert_eq!(client.add(1, 2), Ok(3));
     let unrelated = other::UnrelatedClient::connect(&domain, "test", PATIENCE).err();
     assert!(
-        matches!(&unrelated, Some(ConnectError::OtherService { ours: "Unrelated", theirs, .. }) if theirs == "Test"),
+        matches!(&unrelated, Some(ClientError::OtherService { ours: "Unrelated", theirs, .. }) if theirs == "Test"),
         "{unrelated:?}"
     );
     Ok(())
@@ -260,7 +260,7 @@ fn two_services_with_one_name_and_a_port_that_serves_none() -> Outcome {
     ));
     let nobody = TestClient::connect(&domain, "nobody", Deadline::NOW).err();
     assert!(
-        matches!(nobody, Some(ConnectError::NoService(_))),
+        matches!(nobody, Some(ClientError::NoService(_))),
         "{nobody:?}"
     );
     let mut port = domain.bind(PortOptions::named("plain").synchronous())?;
@@ -273,7 +273,7 @@ fn two_services_with_one_name_and_a_port_that_serves_none() -> Outcome {
         });
         let refused = TestClient::connect(&domain, "plain", PATIENCE).err();
         assert!(
-            matches!(refused, Some(ConnectError::NotServed { .. })),
+            matches!(refused, Some(ClientError::NotServed { .. })),
             "{refused:?}"
         );
     });
@@ -298,7 +298,7 @@ fn over_reliable_channels_it_is_the_same() -> Outcome {
 fn a_server_that_ends_tells_its_clients() -> Outcome {
     let options = ServerOptions::default().concurrency(Concurrency::Call);
     let (domain, server, client) = served(&options);
-    let slow = client.start_wait(60_000)?;
+    let slow = client.begin_wait(60_000)?;
     drop(server);
     assert_eq!(slow.wait(), Err(RpcError::ServerDied));
     assert_eq!(client.null(), Err(RpcError::ServerDied));

@@ -134,7 +134,7 @@ fn calls_end_at_once_when_the_server_is_killed() {
     let client = TestClient::connect(&domain, "test", PATIENCE).unwrap();
     let client = client.within(10 * PATIENCE);
     assert_eq!(client.pid(), Ok(server.pid()));
-    let slow = client.start_wait(600_000).unwrap();
+    let slow = client.begin_wait(600_000).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().build();
     let runtime = runtime.unwrap();
     let awaiting = TestClient::connect(&domain, "test", PATIENCE).unwrap();
@@ -167,7 +167,7 @@ fn calls_end_when_the_server_is_killed_and_no_host_reclaims_it() {
     let client = TestClient::connect(&domain, "test", PATIENCE).unwrap();
     let client = client.within(10 * PATIENCE);
     assert_eq!(client.pid(), Ok(server.pid()));
-    let slow = client.start_wait(600_000).unwrap();
+    let slow = client.begin_wait(600_000).unwrap();
     let awaited = client.wait_async(600_000);
     host.stop();
     server.kill();
@@ -183,7 +183,7 @@ fn a_client_that_leaves_is_noticed() {
     let server = rpc::serve(&domain, "test", Tested::service(&domain), &options).unwrap();
     let client = TestClient::connect(&domain, "test", PATIENCE).unwrap();
     let other = TestClient::connect(&domain, "test", PATIENCE).unwrap();
-    let slow = client.start_wait(600_000).unwrap();
+    let slow = client.begin_wait(600_000).unwrap();
     until("both are there", || server.clients() == 2);
     std::mem::forget(slow);
     // The pending call is a part of the connection: only the other one leaves.
@@ -202,7 +202,7 @@ fn those_who_share_hear_at_once_of_a_server_that_is_killed() {
         (0..200).for_each(|_| busy.null().unwrap());
         !busy.stub().is_sharing()
     });
-    let pending = slow.start_wait(600_000).unwrap();
+    let pending = slow.begin_wait(600_000).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().build();
     let runtime = runtime.unwrap();
     std::thread::scope(|scope| {

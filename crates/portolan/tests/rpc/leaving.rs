@@ -200,7 +200,7 @@ fn a_client_that_leaves_a_server_without_room_is_told_how_many_did_not_arrive() 
     let waits = Arc::clone(&service.0.waits);
     let server = rpc::serve(&domain, "test", service, &options)?;
     let busy = TestClient::connect(&domain, "test", PATIENCE)?.within(PATIENCE);
-    let running = busy.start_wait(600_000)?;
+    let running = busy.begin_wait(600_000)?;
     until("it runs", || waits.load(Ordering::Relaxed) == 1);
     let client = ClientOptions::default().limit(PATIENCE);
     let client = TestClient::connect_with(&domain, "test", &client, PATIENCE)?;
@@ -266,14 +266,14 @@ fn a_member_that_has_dropped_its_clients_and_servers_can_leave_at_once() -> Outc
         let client = TestClient::connect_with(&domain, "test", &ways[round % 3], PATIENCE)?;
         // Busy: it is presented channels of its own, if it shares.
         for _ in 0..3 {
-            let many = (0..40).map(|n| client.start_add(n, 1));
+            let many = (0..40).map(|n| client.begin_add(n, 1));
             let many = many.collect::<Result<Vec<_>, _>>()?;
             assert!(many.into_iter().all(|call| call.wait().is_ok()));
         }
         // And driven.
         let awaited = rpc::wait_for(client.add_async(1, 2)).unwrap();
         assert_eq!(awaited.unwrap(), 3);
-        let running = client.start_wait(2)?;
+        let running = client.begin_wait(2)?;
         if round % 2 == 0 {
             drop((running, client));
             drop(server);
@@ -309,7 +309,7 @@ fn a_server_ends_although_there_is_no_memory_for_a_message_to_it() -> Outcome {
     let _ports: Vec<_> = sizes
         .flat_map(|slots| std::iter::from_fn(move || bind(slots)))
         .collect();
-    let asked = right.request(Message::default(), WhenFull::Fail);
+    let asked = right.begin_request(Message::default(), WhenFull::Fail);
     assert!(matches!(asked, Err(RequestError::NoReplyPort(..))));
     let (say, said) = mpsc::channel();
     std::thread::spawn(move || {

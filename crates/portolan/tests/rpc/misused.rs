@@ -88,7 +88,7 @@ fn a_method_is_called_as_it_is_meant_or_not_at_all() -> Outcome {
     let (add, count) = (method("add"), method("count"));
     let one_way = RpcError::OneWay { method: "count" };
     assert_eq!(stub.call::<_, ()>(count, &(5u64,)), Err(one_way.clone()));
-    let started = stub.start::<_, ()>(count, &(5u64,)).map(|_| ());
+    let started = stub.begin::<_, ()>(count, &(5u64,)).map(|_| ());
     assert_eq!(started, Err(one_way));
     let not_one_way = RpcError::NotOneWay { method: "add" };
     for n in 0..200u64 {
@@ -176,7 +176,7 @@ fn a_waker_that_panics_does_not_end_its_client() {
         }
     });
     let (_domain, _server, client) = served(&options);
-    let pending = client.start_never().unwrap();
+    let pending = client.begin_never().unwrap();
     until("it waits", || kept.lock().unwrap().len() == 1);
     assert!(pending.cancel());
     assert_eq!(client.later(1), Ok(1));

@@ -2,7 +2,7 @@
 
 use super::deaths::{Serving, domain};
 use super::service::{LEDGER, PATIENCE, TestClient, Tested, share, until};
-use portolan::rpc::{self, Concurrency, MoveError, RpcError, ServerOptions};
+use portolan::rpc::{self, Concurrency, RpcError, ServeError, ServerOptions};
 use portolan::{Domain, PortOptions};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -146,7 +146,7 @@ fn calls_that_run_are_waited_for_until_the_deadline() {
         };
         let client = client.within(10 * PATIENCE);
 
-        let short = client.start_wait(100).unwrap();
+        let short = client.begin_wait(100).unwrap();
         until("it waits", || waits.load(Ordering::Relaxed) == 1);
         let to = heir.make_send();
         server.move_to(&domain, &to, PATIENCE).unwrap();
@@ -159,10 +159,10 @@ fn calls_that_run_are_waited_for_until_the_deadline() {
         let there = (server.clients(), server.sharing());
         assert_eq!(there, (1, usize::from(sharing)));
 
-        let long = client.start_wait(600_000).unwrap();
+        let long = client.begin_wait(600_000).unwrap();
         until("it waits", || waits.load(Ordering::Relaxed) == 1);
         let moved = server.move_to(&domain, &to, LITTLE);
-        assert!(matches!(moved, Err(MoveError::Running)), "{moved:?}");
+        assert!(matches!(moved, Err(ServeError::Running)), "{moved:?}");
         assert_eq!(long.wait(), Err(RpcError::ServerDied));
         assert_eq!(client.null(), Err(RpcError::ServerDied));
     }

@@ -32,7 +32,7 @@ fn extents_of_cancelled_calls_go_back_and_stop_nobody() -> Outcome {
         drop(client.fill(MIB, 1)?);
         let before = used(&domain);
         for _ in 0..MANY {
-            client.start_fill(MIB, 7)?.cancel();
+            client.begin_fill(MIB, 7)?.cancel();
         }
         let large = client.fill(MIB, 9)?.into_extent().unwrap();
         assert!(large.iter().all(|&b| b == 9));
@@ -63,7 +63,7 @@ fn an_answer_that_is_read_after_many_others_has_its_extents() -> Outcome {
     let (domain, _server, client) = served(&ServerOptions::default());
     drop(client.fill(4096, 1)?);
     let before = used(&domain);
-    let first = client.start_fill(4096, 5)?;
+    let first = client.begin_fill(4096, 5)?;
     for _ in 0..4 * MANY {
         let other = client.fill(4096, 6)?.into_extent().unwrap();
         assert!(other.iter().all(|&b| b == 6));
@@ -84,7 +84,7 @@ fn calls_with_extents_end_at_their_deadline_and_leave_nothing() -> Outcome {
     let piece = || Ok::<_, portolan::AllocateError>(vec![domain.allocate(MIB)?.into()]);
     assert_eq!(client.total(piece()?, false), Ok(0));
     let before = used(&domain);
-    let busy = client.start_wait(60_000)?;
+    let busy = client.begin_wait(60_000)?;
     for _ in 0..MANY {
         let ended = client
             .within(Duration::from_millis(2))

@@ -2,8 +2,8 @@
 
 use super::calls::other;
 use super::service::{Fault, PATIENCE, TestClient, Tested};
-use portolan::channel::ChannelOptions;
-use portolan::rpc::{self, CallError, ClientOptions, ConnectError, RpcError, ServerOptions};
+use portolan::channel::{ChannelError, ChannelOptions};
+use portolan::rpc::{self, CallError, ClientError, ClientOptions, RpcError, ServerOptions};
 use portolan::{Deadline, Domain};
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ fn a_client_is_let_in_over_the_channel_with_all_that_it_needs() -> Outcome {
     assert!(
         matches!(
             unrelated.err(),
-            Some(ConnectError::OtherService {
+            Some(ClientError::OtherService {
                 ours: "Unrelated",
                 ..
             })
@@ -81,14 +81,17 @@ fn nobody_who_listens_is_an_error_that_says_so() -> Outcome {
     let connect = |deadline| TestClient::connect_with(&domain, "test", &over_channel(), deadline);
     let refused = connect(Deadline::NOW).err();
     assert!(
-        matches!(refused, Some(ConnectError::NoChannel(_))),
+        matches!(
+            refused,
+            Some(ClientError::Channel(ChannelError::Connect(_)))
+        ),
         "{refused:?}"
     );
     let calls = ChannelOptions::named("test calls").many_writers().unit(512);
     let _calls = domain.make_channel(&calls)?;
     let refused = connect(Deadline::after(Duration::from_millis(50))).err();
     assert!(
-        matches!(&refused, Some(ConnectError::Unheard { name }) if name == "test"),
+        matches!(&refused, Some(ClientError::Unheard { name }) if name == "test"),
         "{refused:?}"
     );
     Ok(())

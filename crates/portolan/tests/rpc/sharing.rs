@@ -2,7 +2,7 @@
 
 use super::service::{Fault, PATIENCE, TestClient, Tested, share, until};
 use portolan::Domain;
-use portolan::rpc::{self, CallError, Concurrency, ConnectError, RpcError, ServerOptions};
+use portolan::rpc::{self, CallError, ClientError, Concurrency, RpcError, ServerOptions};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -101,7 +101,7 @@ fn an_idle_client_gives_its_channels_and_their_memory_back_and_is_promoted_again
             assert!(used() >= before + 500_000, "two channels");
             // One that its client's thread runs would not hear that it is given up.
             if concurrency == Concurrency::Call {
-                let open = client.start_wait(600_000)?;
+                let open = client.begin_wait(600_000)?;
                 assert!(!client.stub().rest(), "something is open");
                 assert!(open.cancel());
             }
@@ -165,13 +165,13 @@ fn what_a_client_is_given_is_not_taken_by_the_thread_of_what_it_had() -> Outcome
     let with_its_own = used();
     for round in 1..=5 {
         // That thread is held up by a call, while the client rests and is promoted again.
-        let slow = client.start_wait(200)?;
+        let slow = client.begin_wait(200)?;
         until("it runs", || waits.load(Ordering::Relaxed) == round);
         assert!(slow.cancel());
         assert!(client.stub().rest());
         until("it is promoted", || {
             for _ in 0..100 {
-                assert!(client.start_add(1, 2).unwrap().cancel());
+                assert!(client.begin_add(1, 2).unwrap().cancel());
             }
             !client.stub().is_sharing()
         });
@@ -210,7 +210,7 @@ fn the_one_that_calls_least_shares_again_when_another_is_busy() -> Outcome {
     for turn in 0..6 {
         let (busy, other) = (&clients[turn % 2], &clients[(turn + 1) % 2]);
         // A call of the other's is under way as its channels are taken from it.
-        let slow = other.start_wait(600_000)?;
+        let slow = other.begin_wait(600_000)?;
         until("the busy one is promoted", || {
             for _ in 0..100 {
                 number += 1;
@@ -249,7 +249,7 @@ async fn awaited_calls_share_too() -> Outcome {
 fn a_server_that_ends_tells_those_who_share() -> Outcome {
     let (domain, server) = served(&ServerOptions::default().concurrency(Concurrency::Call));
     let client = share(&domain);
-    let slow = client.start_wait(600_000)?;
+    let slow = client.begin_wait(600_000)?;
     assert_eq!(client.add(1, 1), Ok(2));
     drop(server);
     assert_eq!(slow.wait(), Err(RpcError::ServerDied));
@@ -284,7 +284,7 @@ fn a_server_without_memory_for_shared_channels_says_so() -> Outcome {
     let connect = || TestClient::connect_with(&domain, "test", &sharing, PATIENCE);
     let refused = connect().map(|_| ());
     assert!(
-        matches!(&refused, Err(ConnectError::NoRoom { name }) if name == "test"),
+        matches!(&refused, Err(ClientError::NoRoom { name }) if name == "test"),
         "{refused:?}"
     );
     drop(all);

@@ -79,7 +79,7 @@ fn other_process() {
                 (0..200).for_each(|_| clients[0].null().unwrap());
                 !clients[0].stub().is_sharing()
             });
-            let slow = clients.each_ref().map(|c| c.start_wait(600_000).unwrap());
+            let slow = clients.each_ref().map(|c| c.begin_wait(600_000).unwrap());
             // Calls are handed out in order: those have begun.
             for client in &clients {
                 client.fill(70_000, 1).unwrap();
@@ -165,7 +165,7 @@ fn a_server_that_is_stopped_is_waited_for_until_the_deadline_and_no_longer() {
     for _ in 0..20 {
         assert_eq!(call(&hasty, &ledger, &mut number), Err(RpcError::Deadline));
     }
-    let slow = client.start_once(1000).unwrap();
+    let slow = client.begin_once(1000).unwrap();
     server.signal(Signal::CONT);
     // What it was asked meanwhile it may run yet, late and once; its answers are dropped.
     assert_eq!(slow.wait(), Ok(0));

@@ -130,7 +130,7 @@ fn served(options: &ServerOptions, seats: u64) -> (Domain, rpc::Server, WaiterCl
 fn fifty_calls_wait_at_once_in_one_thread() -> Outcome {
     let runtime = runtime();
     let (_domain, _server, client) = served(&tasks_of(&runtime), 50);
-    let guests = (0..50).map(|guest| client.start_sit_down(guest));
+    let guests = (0..50).map(|guest| client.begin_sit_down(guest));
     let guests = guests.collect::<Result<Vec<_>, _>>()?;
     for (guest, pending) in (0..50).zip(guests) {
         assert_eq!(pending.wait(), Ok(guest));
@@ -167,7 +167,7 @@ fn a_call_that_is_given_up_is_dropped_where_it_waits() -> Outcome {
     let threads = ServerOptions::default().concurrency(Concurrency::Call);
     for options in [threads, tasks_of(&runtime)] {
         let (_domain, server, client) = served(&options, 1);
-        let never = client.start_never()?;
+        let never = client.begin_never()?;
         until("it waits", || client.entered() == Ok(1));
         assert!(never.cancel());
         until("it has left", || client.left() == Ok(1));
@@ -190,7 +190,7 @@ fn a_server_that_ends_drops_its_tasks() -> Outcome {
     let domain = Domain::private()?;
     let server = rpc::serve(&domain, "waiter", service, &tasks_of(&runtime))?;
     let client = WaiterClient::connect(&domain, "waiter", Deadline::after(PATIENCE))?;
-    let never = client.start_never()?;
+    let never = client.begin_never()?;
     until("it waits", || client.entered() == Ok(1));
     drop(server);
     assert_eq!(never.wait(), Err(RpcError::ServerDied));
@@ -202,7 +202,7 @@ fn a_server_that_ends_drops_its_tasks() -> Outcome {
 fn a_runtime_that_ends_answers_for_its_tasks() -> Outcome {
     let runtime = runtime();
     let (_domain, _server, client) = served(&tasks_of(&runtime), 1);
-    let never = client.start_never()?;
+    let never = client.begin_never()?;
     until("it waits", || client.entered() == Ok(1));
     runtime.shutdown_timeout(PATIENCE);
     assert_eq!(never.wait(), Err(RpcError::Dropped));
@@ -214,7 +214,7 @@ fn a_runtime_that_ends_answers_for_its_tasks() -> Outcome {
 fn too_many_tasks_are_refused() -> Outcome {
     let runtime = runtime();
     let (_domain, _server, client) = served(&tasks_of(&runtime).queue(2), 1);
-    let (one, two) = (client.start_never()?, client.start_never()?);
+    let (one, two) = (client.begin_never()?, client.begin_never()?);
     assert_eq!(client.tips(), Err(RpcError::Backpressure));
     assert!(one.cancel());
     until("there is room again", || client.left().is_ok());

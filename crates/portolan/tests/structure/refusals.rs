@@ -3,7 +3,7 @@
 use super::steps::{Chart, Stranger, begin, step};
 use portolan::structure::{List, Map, RootError, Structure, Text, Tree};
 use portolan::{
-    Access, Deadline, Domain, Handover, Message, PortOptions, Protection, Unsent, WhenFull,
+    Access, Deadline, Domain, Handover, Message, PortOptions, Protection, SendError, WhenFull,
 };
 use std::os::unix::fs::FileExt;
 
@@ -53,8 +53,8 @@ fn a_root_is_asked_for_as_another_type() {
     is_whole(&message);
     // With the message handed back.
     let refused = message.into_structure::<Tree<u64, Text>>().err().unwrap();
-    assert!(matches!(refused.error, RootError::OtherType { .. }));
-    let words = refused.message.into_structure::<List<Text>>().unwrap();
+    assert!(matches!(refused.why, RootError::OtherType { .. }));
+    let words = refused.item.into_structure::<List<Text>>().unwrap();
     assert_eq!(words.root().unwrap().len(), 1);
 }
 
@@ -287,14 +287,14 @@ fn a_structure_is_not_copied_to_another_place() {
             .err()
             .unwrap();
         assert!(
-            matches!(refused.reason, Unsent::Structure),
+            matches!(refused.why, SendError::Structure),
             "{}",
-            refused.reason
+            refused.why
         );
         // It is whole, and goes elsewhere.
-        assert_eq!(refused.message.root::<Chart>().unwrap().map.len(), 1000);
+        assert_eq!(refused.item.root::<Chart>().unwrap().map.len(), 1000);
         port.make_send()
-            .send(*refused.message, WhenFull::Fail)
+            .send(*refused.item, WhenFull::Fail)
             .unwrap();
         let message = port.receive(Access::Later, Deadline::NOW).unwrap();
         assert_eq!(message.root::<Chart>().unwrap().map.len(), 1000);

@@ -2,7 +2,7 @@
 
 use crate::{PATIENCE, options};
 use portolan::channel::{ReaderOptions, SubscribeError, Subscriber, TopicError, TopicOptions};
-use portolan::{Deadline, Domain};
+use portolan::{Deadline, Domain, WaitSetError};
 
 fn all(subscriber: &mut Subscriber<u64>) -> Vec<u64> {
     let next = || Some(*subscriber.receive(Deadline::NOW).ok()?);
@@ -47,7 +47,7 @@ fn the_first_one_decides_how_many_subscribe() {
     let _only = domain.subscriber::<u64>("one", one).unwrap();
     let refused = domain.subscriber::<u64>("one", options()).map(|_| ());
     assert!(
-        matches!(refused, Err(TopicError::Subscribe(_))),
+        matches!(refused, Err(TopicError::WaitSet(WaitSetError::NoEntry))),
         "{refused:?}"
     );
 }
@@ -99,7 +99,9 @@ fn a_publisher_that_could_not_be_followed_is_tried_again() {
     assert!(
         matches!(
             refused,
-            Err(SubscribeError::Topic(TopicError::Subscribe(_)))
+            Err(SubscribeError::Topic(TopicError::WaitSet(
+                WaitSetError::NoEntry
+            )))
         ),
         "{refused:?}"
     );

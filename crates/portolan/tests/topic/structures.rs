@@ -197,19 +197,16 @@ fn what_is_no_sample_comes_back() {
     let mut subscriber = domain.subscriber::<Structure<u64>>("t", options()).unwrap();
     let built = |domain: &Domain| Structure::<u64>::build(domain, |_| Ok(7)).unwrap();
     let refused = publisher.publish(built(&elsewhere)).unwrap_err();
-    assert!(matches!(*refused.error, PublishError::Foreign), "{refused}");
-    assert_eq!(*refused.structure.unwrap().root().unwrap(), 7);
+    assert!(matches!(refused.why, PublishError::Foreign), "{refused}");
+    assert_eq!(*refused.item.unwrap().root().unwrap(), 7);
     let with_header = |header: &[u8]| {
         let mut message = built(&domain).into_message();
         message.set_header(header).unwrap();
         message.into_structure::<u64>().unwrap()
     };
     let refused = publisher.publish(with_header(b"and a word")).unwrap_err();
-    assert!(
-        matches!(*refused.error, PublishError::NotAlone),
-        "{refused}"
-    );
-    let mut message: Message = refused.structure.unwrap().into_message();
+    assert!(matches!(refused.why, PublishError::NotAlone), "{refused}");
+    let mut message: Message = refused.item.unwrap().into_message();
     assert_eq!(message.header(), b"and a word");
     message.set_header(b"").unwrap();
     // Received, or built elsewhere in the program: as good as a loan.

@@ -5,7 +5,7 @@ use crate::brokered::{OTHER, hosted, importer, root};
 use crate::child::Child;
 use crate::domain;
 use crate::kernel::{content, lend_zeros};
-use portolan::vmmc::{ExportOptions, Import, OrdinaryMemory, Reach, UpdateError, WhyExported};
+use portolan::vmmc::{ExportError, ExportOptions, Import, OrdinaryMemory, Reach, UpdateError};
 use portolan_testkit::{PATIENCE, unique, until};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -142,9 +142,9 @@ fn while_the_host_is_stopped_an_export_does_not_end_and_says_so() {
     assert_eq!(theirs.ask("write 0 1 1"), "done");
     host.stop();
     let failed = export.unexport().unwrap_err();
-    assert!(matches!(failed.source, WhyExported::Unanswered), "{failed}");
+    assert!(matches!(failed.why, ExportError::Unanswered), "{failed}");
     host.resume();
-    failed.export.unexport().unwrap();
+    failed.item.unexport().unwrap();
     assert_eq!(memory.into_vec().unwrap()[0], 1);
     assert!(theirs.ask("write 0 1 2").contains("Revoked"));
 }

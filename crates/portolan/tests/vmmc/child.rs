@@ -323,7 +323,7 @@ impl State {
             ["later", offset, len, byte] => {
                 let bytes = vec![byte.parse()?; len.parse()?];
                 self.import()
-                    .write_later(offset.parse()?, bytes)?
+                    .begin_write(offset.parse()?, bytes)?
                     .finish()?;
                 done()
             }

@@ -18,7 +18,7 @@ pub(crate) fn found(
         (
             import.write(0, b"child"),
             import.check(),
-            import.write_later(0, "x").err().map(|e| e.why),
+            import.begin_write(0, "x").err().map(|e| e.why),
         )
     });
     let name = export.map(Export::name);
@@ -69,7 +69,7 @@ fn a_forked_child_of_an_exporter_has_nothing_and_hides_no_death() {
     let (pid, said) = forked(&mut exporter);
     assert_eq!(
         said,
-        r#"Some("x") Some((Err(Forked), Some(Forked))) None Err(true)"#
+        r#"Some("x") Some((Err(Disowned(Forked)), Some(Disowned(Forked)))) None Err(true)"#
     );
     // The parent is what it was.
     assert_eq!(exporter.ask("load own 0"), "5");
@@ -90,7 +90,7 @@ fn a_forked_child_of_an_importer_has_nothing_and_keeps_nothing() {
     let (pid, said) = forked(&mut importer);
     assert_eq!(
         said,
-        "None None Some((Err(Forked), Err(Forked), Some(Forked))) Err(true)"
+        "None None Some((Err(Disowned(Forked)), Err(Disowned(Forked)), Some(Disowned(Forked)))) Err(true)"
     );
     assert_eq!(importer.ask("store 8 7"), "done");
     assert_eq!(exporter.ask("load own 8"), "7");

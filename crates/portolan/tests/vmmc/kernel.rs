@@ -4,8 +4,8 @@ use crate::child::Child;
 use crate::raw;
 use crate::{domain, export};
 use portolan::vmmc::{
-    Export, ExportMemory, ExportOptions, Import, MappingError, Notification, OrdinaryMemory, Reach,
-    UpdateError, WhyExported,
+    Export, ExportError, ExportMemory, ExportOptions, Import, MappingError, Notification,
+    OrdinaryMemory, Reach, UpdateError,
 };
 use portolan::{Domain, Permissions};
 use portolan_abi::vmmc::{Answer, Way, notification_page};
@@ -161,7 +161,7 @@ fn it_has_no_words_and_takes_pieces_and_epochs() {
 
     import.write_scattered(&[(1, b"ab"), (8, b"c")]).unwrap();
     import.write_strided(16, 4, 1, b"xyz").unwrap();
-    import.write_later(30, b"later").unwrap().finish().unwrap();
+    import.begin_write(30, b"later").unwrap().finish().unwrap();
     import.flush(PATIENCE).unwrap();
     let out = import.write_scattered(&[(50, b"no"), (4 * PAGE, b"!")]);
     assert!(matches!(out, Err(UpdateError::OutOfBounds { .. })));
@@ -360,12 +360,12 @@ fn an_importer_that_claims_to_write_for_ever_is_named() {
     calls.store(1, Ordering::SeqCst);
     let failed = export.unexport().unwrap_err();
     let own = std::process::id();
-    assert!(matches!(failed.source, WhyExported::UnderWay { process } if process == own));
+    assert!(matches!(failed.why, ExportError::UnderWay { process } if process == own));
     // No importer comes any more, and those that were there hear of it.
     let error = domain.import("x", std::time::Duration::from_millis(50));
     assert!(error.is_err(), "{error:?}");
     calls.store(0, Ordering::SeqCst);
-    failed.export.unexport().unwrap();
+    failed.item.unexport().unwrap();
     assert!(memory.into_vec().is_ok());
 }
 

@@ -77,7 +77,7 @@ fn a_forked_child_of_an_exporter_has_no_notifications_and_takes_none() {
     assert_eq!(importer.ask("notify each 1 2"), "done");
     let forked = exporter.ask("fork listening");
     let (pid, said) = forked.split_once(' ').unwrap();
-    let refused = "Some(Forked(Forked)) Some(Forked(Forked))";
+    let refused = "Some(Disowned(Forked)) Some(Disowned(Forked))";
     assert_eq!(said, refused);
     // The parent's are what they were, and its child took none.
     assert_eq!(exporter.ask("heard"), "8");
@@ -99,7 +99,7 @@ fn a_forked_child_of_an_importer_notifies_of_nothing() {
     let mut importer = Child::importer(&name);
     let forked = importer.ask("fork notifying");
     let (pid, said) = forked.split_once(' ').unwrap();
-    assert_eq!(said, "Err(Forked) Err(Forked)");
+    assert_eq!(said, "Err(Disowned(Forked)) Err(Disowned(Forked))");
     assert_eq!(notifications.poll(), Ok(None));
     assert_eq!(importer.ask("notify each 1 1"), "done");
     let note = notifications.wait(PATIENCE).unwrap();

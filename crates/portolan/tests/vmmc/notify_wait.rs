@@ -4,7 +4,7 @@ use crate::child::Child;
 use crate::notify::offset;
 use crate::{domain, export};
 use portolan::vmmc::{NotificationError, Reach};
-use portolan::{Deadline, WaitSet, WhyNoPlace};
+use portolan::{Deadline, WaitSet, WaitSetError};
 use portolan_testkit::PATIENCE;
 use std::time::Duration;
 
@@ -64,9 +64,9 @@ fn a_wait_set_of_another_domain_gives_notifications_back() {
     let mut set = WaitSet::new(&there).unwrap();
     let refused = set.add(export.notifications().unwrap());
     let refused = refused.unwrap_err();
-    assert_eq!(refused.why, WhyNoPlace::OtherDomain);
+    assert!(matches!(refused.why, WaitSetError::OtherDomain { .. }));
     let mut set = WaitSet::new(&here).unwrap();
-    set.add(*refused.refused).unwrap();
+    set.add(*refused.item).unwrap();
     drop(set);
     let _again = export.notifications().unwrap();
 }

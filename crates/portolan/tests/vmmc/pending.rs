@@ -106,7 +106,7 @@ fn a_write_and_the_end_of_an_export() {
     let (domain, _) = domain("later-in-a-set");
     let (memory, export) = export(&domain, 16, Reach::ReadWrite);
     let import = domain.import("x", PATIENCE).unwrap();
-    let pending = import.write_later(0, vec![3; 16 * 4096]).unwrap();
+    let pending = import.begin_write(0, vec![3; 16 * 4096]).unwrap();
     let mut told = Told::new(&domain, pending.descriptor().unwrap());
     assert!(told.is(PATIENCE) && pending.is_done());
     assert_eq!(pending.finish().unwrap().len(), 16 * 4096);

@@ -3,7 +3,7 @@
 use crate::child::Child;
 use crate::raw::{self, Hostile};
 use crate::{content, domain, export};
-use portolan::vmmc::{ExportMemory, ExportOptions, Reach, WhyExported};
+use portolan::vmmc::{ExportError, ExportMemory, ExportOptions, Reach};
 use portolan_abi::vmmc::{Answer, Ask, Denied};
 use portolan_sys::memory::Mapping;
 use portolan_sys::socket;
@@ -186,7 +186,7 @@ fn an_exporter_that_unmaps_its_range_harms_itself() {
     unsafe { rustix::mm::munmap(start, len) }.unwrap();
     importer.goes_round();
     let error = export.unexport().unwrap_err();
-    assert!(matches!(error.source, WhyExported::Memory(_)), "{error:?}");
+    assert!(matches!(error.why, ExportError::Private(_)), "{error:?}");
     // All the same no importer can write any more, and each call fails.
     assert_eq!(importer.ask("stormed"), "Revoked");
     std::mem::forget(error);

@@ -412,7 +412,7 @@ fn non_blocking_writes_land_in_order_and_give_back_their_buffer() {
         .unwrap();
     let mut pending = Vec::new();
     for byte in 0..20_u8 {
-        pending.push(import.write_later(10, vec![byte; 4 << 20 >> 1]).unwrap());
+        pending.push(import.begin_write(10, vec![byte; 4 << 20 >> 1]).unwrap());
     }
     // Stays behind all of them, and so does the flag.
     import.write(10, b"last").unwrap();
@@ -425,11 +425,11 @@ fn non_blocking_writes_land_in_order_and_give_back_their_buffer() {
         let buffer = pending.finish().unwrap();
         assert_eq!(buffer, vec![u8::try_from(byte).unwrap(); 2 << 20]);
     }
-    let refused = import.write_later(4 << 20, "x").unwrap_err();
-    assert_eq!(refused.buffer, "x");
+    let refused = import.begin_write(4 << 20, "x").unwrap_err();
+    assert_eq!(*refused.item, "x");
     assert!(matches!(refused.why, UpdateError::OutOfBounds { .. }));
     // Waited for as a descriptor.
-    let pending = import.write_later(0, "by itself").unwrap();
+    let pending = import.begin_write(0, "by itself").unwrap();
     let ready = pending.descriptor().unwrap();
     let by = std::time::Instant::now() + PATIENCE;
     let ready = portolan_sys::process::poll(&[std::os::fd::AsFd::as_fd(&ready)], Some(by));
@@ -437,9 +437,9 @@ fn non_blocking_writes_land_in_order_and_give_back_their_buffer() {
     import.flush(PATIENCE).unwrap();
     export.unexport().unwrap();
     assert_eq!(import.flush(PATIENCE), Err(UpdateError::Revoked));
-    let refused = import.write_later(0, vec![1]).unwrap_err();
+    let refused = import.begin_write(0, vec![1]).unwrap_err();
     assert_eq!(
-        (refused.why, refused.buffer),
+        (refused.why, *refused.item),
         (UpdateError::Revoked, vec![1])
     );
 }

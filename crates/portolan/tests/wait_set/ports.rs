@@ -222,7 +222,7 @@ fn a_port_of_another_domain_is_refused() {
         .unwrap()
         .bind(PortOptions::unnamed())
         .unwrap();
-    let mut port = f.set.add(port).unwrap_err().refused;
+    let mut port = f.set.add(port).unwrap_err().item;
     send(&port.make_send(), "mine");
     assert_eq!(take(&mut port).unwrap(), "mine");
 }

@@ -73,7 +73,7 @@ mod reader;
 mod writer;
 
 pub use reader::{Barriers, Garbled, Look, NoEntry, Reading, Since};
-pub use writer::{Finished, Pen, WriteError};
+pub use writer::{Finished, NotWritten, Pen};
 
 use crate::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::mark;

@@ -91,7 +91,7 @@ impl Finished {
 /// Why nothing was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum WriteError {
+pub enum NotWritten {
     /// The readers': the slowest one that is waited for has not made room.
     #[error("there is room for {room} of {wanted} units: a reader has not caught up")]
     Full {
@@ -165,7 +165,7 @@ impl<'a> Channel<'a> {
 
     /// Whether `units` more may be begun.
     #[inline]
-    fn has_room(&self, pen: &mut Pen, units: u64) -> Result<(), WriteError> {
+    fn has_room(&self, pen: &mut Pen, units: u64) -> Result<(), NotWritten> {
         if units <= pen.limit.saturating_sub(pen.next) {
             return Ok(());
         }
@@ -173,7 +173,7 @@ impl<'a> Channel<'a> {
     }
 
     #[cold]
-    fn look_for_room(&self, pen: &mut Pen, units: u64) -> Result<(), WriteError> {
+    fn look_for_room(&self, pen: &mut Pen, units: u64) -> Result<(), NotWritten> {
         // M4: pairs with the barrier in `join`: our position, then the readers.
         store_load_barrier();
         fence(Ordering::SeqCst);
@@ -205,7 +205,7 @@ impl<'a> Channel<'a> {
             self.stop_waiting();
             return Ok(());
         }
-        Err(WriteError::Full {
+        Err(NotWritten::Full {
             room: pen.limit.saturating_sub(pen.next),
             wanted: units,
         })
@@ -235,7 +235,7 @@ impl<'a> Channel<'a> {
 
     /// Writes one message, whose bytes are those of `parts` one after another.
     #[inline]
-    pub fn write(&self, pen: &mut Pen, parts: &[&[u8]]) -> Result<Finished, WriteError> {
+    pub fn write(&self, pen: &mut Pen, parts: &[&[u8]]) -> Result<Finished, NotWritten> {
         let len = parts.iter().map(|p| p.len()).sum();
         if len <= self.shape.payload() && !(self.mode.many_writers || pen.is_within_message()) {
             return self.write_unit(pen, parts, len);
@@ -250,7 +250,7 @@ impl<'a> Channel<'a> {
         pen: &mut Pen,
         parts: &[&[u8]],
         len: usize,
-    ) -> Result<Finished, WriteError> {
+    ) -> Result<Finished, NotWritten> {
         self.write_by(pen, len, |payload| {
             let mut at = 0;
             for part in parts {
@@ -268,7 +268,7 @@ impl<'a> Channel<'a> {
         pen: &mut Pen,
         len: usize,
         copy: impl FnOnce(&[AtomicU64]),
-    ) -> Option<Result<Finished, WriteError>> {
+    ) -> Option<Result<Finished, NotWritten>> {
         if len > self.shape.payload() || self.mode.many_writers || pen.is_within_message() {
             return None;
         }
@@ -281,7 +281,7 @@ impl<'a> Channel<'a> {
         pen: &mut Pen,
         len: usize,
         copy: impl FnOnce(&[AtomicU64]),
-    ) -> Result<Finished, WriteError> {
+    ) -> Result<Finished, NotWritten> {
         self.has_room(pen, 1)?;
         let unit = self.begin(pen);
         copy(unit.payload());
@@ -293,10 +293,10 @@ impl<'a> Channel<'a> {
         pen: &mut Pen,
         parts: &[&[u8]],
         len: usize,
-    ) -> Result<Finished, WriteError> {
+    ) -> Result<Finished, NotWritten> {
         if len > self.longest() {
             let most = self.longest();
-            return Err(WriteError::TooLong { len, most });
+            return Err(NotWritten::TooLong { len, most });
         }
         if self.mode.many_writers {
             return self.call(pen, parts, len);
@@ -315,7 +315,7 @@ impl<'a> Channel<'a> {
     /// Adds bytes to the message that is being written, or begins one; as many as there is
     /// room for. They are not visible before [`Self::show`], [`Self::end`] or the end of
     /// their unit.
-    pub fn append(&self, pen: &mut Pen, mut bytes: &[u8]) -> Result<(usize, Finished), WriteError> {
+    pub fn append(&self, pen: &mut Pen, mut bytes: &[u8]) -> Result<(usize, Finished), NotWritten> {
         let mut finished = Finished::Done;
         let mut done = 0;
         while !bytes.is_empty() {
@@ -355,7 +355,7 @@ impl<'a> Channel<'a> {
     }
 
     /// Ends the message that is being written; one that was never begun is empty.
-    pub fn end(&self, pen: &mut Pen) -> Result<Finished, WriteError> {
+    pub fn end(&self, pen: &mut Pen) -> Result<Finished, NotWritten> {
         if pen.open.is_none() {
             self.has_room(pen, 1)?;
             self.begin(pen);
@@ -377,10 +377,10 @@ impl<'a> Channel<'a> {
 
     /// Begins all units of a message of `len` bytes, to be filled in place, in any order, and
     /// published by [`Self::commit`]. Given up by writing something else instead.
-    pub fn claim(&self, pen: &mut Pen, len: usize) -> Result<(), WriteError> {
+    pub fn claim(&self, pen: &mut Pen, len: usize) -> Result<(), NotWritten> {
         let most = self.longest();
         if len > most {
-            return Err(WriteError::TooLong { len, most });
+            return Err(NotWritten::TooLong { len, most });
         }
         let units = len.div_ceil(self.shape.payload()).max(1) as u64;
         self.has_room(pen, units)?;
@@ -512,7 +512,7 @@ impl<'a> Channel<'a> {
     const TRIES: u64 = 64;
 
     /// Writes a message of one unit where others write too (M2).
-    fn call(&self, pen: &mut Pen, parts: &[&[u8]], len: usize) -> Result<Finished, WriteError> {
+    fn call(&self, pen: &mut Pen, parts: &[&[u8]], len: usize) -> Result<Finished, NotWritten> {
         let from = self.head.writer.next.load(Ordering::Relaxed).max(pen.next);
         let from = from.min(POSITIONS - 1 - Self::TRIES);
         let message = parts.concat();
@@ -551,7 +551,7 @@ impl<'a> Channel<'a> {
                 });
             }
         }
-        Err(WriteError::Contended)
+        Err(NotWritten::Contended)
     }
 
     /// Takes the unit of `position` from the writer that took it a lap ago, done or not.

@@ -82,7 +82,7 @@ impl Coordinator {
     }
 
     /// Something is to happen to a worker as soon as it comes to a mark.
-    fn arm_at_once(&mut self, worker: usize, mark: usize, action: u64) {
+    pub(super) fn arm_at_once(&mut self, worker: usize, mark: usize, action: u64) {
         self.board.arm(worker, &[(mark, 1)], action);
         self.places[worker].armed = Some(Instant::now());
     }
@@ -304,12 +304,16 @@ impl Coordinator {
             let _ = child.kill();
             child.wait()?;
         }
+        let died_at = self.died_at(creator);
+        // Nobody wakes them any more, should they have slept.
+        self.board.renew(creator);
+        self.board.renew(second);
         if stopped.is_some() {
             self.marked.hits[mark] += 1;
             self.stops[mark] += 1;
             self.report.stops += 1;
         }
-        if self.died_at(creator).is_some() {
+        if died_at.is_some() {
             self.marked.hits[mark] += 1;
             self.deaths[mark] += 1;
             self.count_kill(creator, Doing::Joining);

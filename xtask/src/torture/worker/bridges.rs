@@ -12,8 +12,8 @@ use super::super::{Doing, payload};
 use super::{KEPT_EXTENTS, SHORT, Worker};
 use portolan::channel::{Channel, ChannelOptions, Lagging, WriteError, Writer};
 use portolan::{
-    Access, Deadline, Domain, Message, OfferChannelError, OfferError, OfferOptions, OfferedChannel,
-    OfferedPort, Permissions, PortOptions, ReceiveRight,
+    Access, Deadline, Domain, Message, OfferError, OfferOptions, OfferedChannel, OfferedPort,
+    Permissions, PortOptions, ReceiveRight,
 };
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -108,10 +108,7 @@ impl Bridge {
                 .map_err(refused)?,
         ];
         let told = channel.offer(&news, &permissions, options());
-        let told = told.map_err(|error| match error {
-            OfferChannelError::Offer(error) => refused(error),
-            other => Some(other.to_string()),
-        })?;
+        let told = told.map_err(refused)?;
         Ok(Self {
             id,
             offered,
@@ -260,9 +257,12 @@ impl Worker {
         let Some(id) = self.holds.bridge.as_ref().map(|g| g.id) else {
             return;
         };
+        let before = self.board.get(self.at, Entry::Doing);
+        self.doing(Doing::Expecting);
         for client in 0..MAX_WORKERS {
             self.await_rest(client, id);
         }
+        self.doing(Doing::of(before));
         if let Some(bridge) = &self.holds.bridge {
             let [messages, requests] = &bridge.offered;
             let mut violations = messages.take_violations();

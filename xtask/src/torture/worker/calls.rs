@@ -9,7 +9,7 @@ use super::super::{Doing, payload};
 use super::awaited::{self, Naps};
 use super::{SHORT, Worker};
 use portolan::rpc::{
-    self, CallError, ClientOptions, Closed, Concurrency, Large, MoveError, Pending, RpcError,
+    self, CallError, ClientOptions, Closed, Concurrency, Large, Pending, RpcError, ServeError,
     Server, ServerOptions,
 };
 use portolan::{Deadline, Domain, PortOptions, ReceiveError, ReceiveRight};
@@ -237,7 +237,7 @@ impl Worker {
         };
         match rpc::take_over(domain, port, service, &options, COMING) {
             Ok(server) => self.holds.calls.server = Some(server),
-            Err(MoveError::Receive(ReceiveError::TimedOut)) => {}
+            Err(ServeError::Receive(ReceiveError::TimedOut)) => {}
             // What is left of a server that died on its way is of no use.
             Err(_) => self.holds.calls.heir = None,
         }
@@ -304,7 +304,7 @@ impl Worker {
             let mut pending = Vec::new();
             for _ in 0..MANY {
                 let number = self.number();
-                match client.start_count(self.at, number) {
+                match client.begin_count(self.at, number) {
                     Ok(call) => pending.push((number, call)),
                     Err(error) => over |= self.settle(number, Err(error)),
                 }
@@ -369,7 +369,7 @@ impl Worker {
             }
             10 => client.hint(at, number).map(|n| n == !number),
             _ => {
-                let pending = client.start_count(at, number)?;
+                let pending = client.begin_count(at, number)?;
                 self.holds.calls.pending.push((number, pending));
                 Err(RpcError::Deadline)
             }

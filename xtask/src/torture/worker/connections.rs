@@ -9,7 +9,7 @@ use super::{PATIENCE, SHORT, Worker};
 use portolan::channel::{ReadError, Reader, ReaderOptions};
 use portolan::{
     Access, ConnectOptions, ConnectToError, Deadline, Domain, Followed, Message, PendingReply,
-    Protection, RequestError, SendRight, Unsealed, Unsent, WhenFull,
+    Protection, RequestError, SendError, SendRight, Unsealed, WhenFull,
 };
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -285,15 +285,11 @@ impl Worker {
                 break;
             };
             let when_full = self.when_full_abroad();
-            match connection
-                .what
-                .send(letter, when_full)
-                .map_err(|e| e.reason)
-            {
+            match connection.what.send(letter, when_full).map_err(|e| e.why) {
                 Ok(()) => connection.number += 1,
-                Err(Unsent::Full { .. } | Unsent::Allocate(_)) => break,
+                Err(SendError::Full { .. } | SendError::Allocate(_)) => break,
                 // It is about to close, or its process has died.
-                Err(Unsent::DeadName) => return,
+                Err(SendError::DeadName) => return,
                 Err(other) => return self.corrupt(&format!("a connection: {other}")),
             }
         }
@@ -356,15 +352,19 @@ impl Worker {
             return Ok(true);
         };
         let len = question.len();
-        match connection.what.right.request(question, WhenFull::Fail) {
+        match connection
+            .what
+            .right
+            .begin_request(question, WhenFull::Fail)
+        {
             Ok(pending) => {
                 connection.number = number;
                 connection.what.open = Some(Asked { pending, len });
                 Ok(true)
             }
-            Err(RequestError::Unsent(unsent)) => match unsent.reason {
-                Unsent::Full { .. } | Unsent::Allocate(_) => Ok(true),
-                Unsent::DeadName => Ok(false),
+            Err(RequestError::Unsent(unsent)) => match unsent.why {
+                SendError::Full { .. } | SendError::Allocate(_) => Ok(true),
+                SendError::DeadName => Ok(false),
                 other => Err(other.to_string()),
             },
             // Descriptors run out.

@@ -14,7 +14,7 @@ use super::notes::Notes;
 use super::{SHORT, Worker, keep};
 use portolan::vmmc::{
     Alias, Export, ExportError, ExportMemory, ExportOptions, Import, ImportError, Log,
-    MappingError, Pending, Reach, Tracked, UpdateError, WhyExported,
+    MappingError, Pending, Reach, Tracked, UpdateError,
 };
 use portolan::{Deadline, Domain};
 use portolan_abi::limits::PAGE;
@@ -107,7 +107,7 @@ impl Way {
         match self {
             Self::Writes => import.write(at + 8, &record)?,
             Self::WritesLater => {
-                let later = import.write_later(at + 8, record);
+                let later = import.begin_write(at + 8, record);
                 let landed = later.and_then(Pending::finish);
                 landed.map_err(|unwritten| unwritten.why)?;
             }
@@ -317,10 +317,10 @@ impl Worker {
             export.unexport()
         };
         if let Err(error) = ended {
-            if !matches!(error.source, WhyExported::Memory(_)) {
-                self.corrupt(&format!("an export: {}", error.source));
+            if !matches!(error.why, ExportError::Private(_)) {
+                self.corrupt(&format!("an export: {}", error.why));
             }
-            let export = error.export;
+            let export = *error.item;
             self.holds.exports.shown = Some(Shown {
                 export,
                 chart,

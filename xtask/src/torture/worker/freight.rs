@@ -5,10 +5,10 @@ use super::super::stream::{self, ANYWHERE};
 use super::super::{Doing, payload};
 use super::{SHORT, Worker, keep};
 use portolan::channel::{
-    ChannelOptions, NoParcel, Parcel, ParcelReader, ParcelWriter, ReadError, ReaderOptions,
+    ChannelOptions, Parcel, ParcelError, ParcelReader, ParcelWriter, ReadError, ReaderOptions,
     WriteError,
 };
-use portolan::{Deadline, Domain, Right, SharedExtent, Unsent};
+use portolan::{Deadline, Domain, Right, SendError, SharedExtent};
 use std::sync::atomic::Ordering;
 
 /// Channels that carry parcels: a reliable one, and one that may lose some.
@@ -96,14 +96,14 @@ impl Worker {
                 *number += 1;
                 None
             }
-            Err(refused) => match refused.reason {
-                NoParcel::NotOneReader { .. }
-                | NoParcel::NotReliable
-                | NoParcel::Unknown { .. }
-                | NoParcel::Write(WriteError::Full { .. })
-                | NoParcel::Unsent(Unsent::Full { .. } | Unsent::DeadName | Unsent::Allocate(_)) => {
-                    None
-                }
+            Err(refused) => match refused.why {
+                ParcelError::NotOneReader { .. }
+                | ParcelError::NotReliable
+                | ParcelError::Unknown { .. }
+                | ParcelError::Write(WriteError::Full { .. })
+                | ParcelError::Unsent(
+                    SendError::Full { .. } | SendError::DeadName | SendError::Allocate(_),
+                ) => None,
                 other => Some(other.to_string()),
             },
         };

@@ -5,8 +5,8 @@ use super::super::{Doing, payload};
 use super::{HEADERS, KEPT, KEPT_EXTENTS, LONG, NAMES, SHORT, Worker, keep};
 use portolan::channel::Channel;
 use portolan::{
-    Access, Deadline, Message, PendingReply, PortOptions, ReceiveError, ReceiveRight, RequestError,
-    Right, SendError, Unsent, Urgency, WaitSet, WhenFull,
+    Access, Deadline, Domain, Message, PendingReply, PortOptions, ReceiveError, ReceiveRight,
+    Refused, RequestError, Right, SendError, Urgency, WaitSet, WhenFull,
 };
 use std::sync::atomic::Ordering;
 
@@ -101,24 +101,24 @@ impl Worker {
         };
         match right.send(message, when_full) {
             Ok(()) => {}
-            Err(SendError {
-                reason: Unsent::WrongKind(..),
-                message,
+            Err(Refused {
+                why: SendError::WrongKind(..),
+                item,
             }) => {
-                let asked = right.request(*message, when_full);
+                let asked = right.begin_request(*item, when_full);
                 self.asked(asked);
             }
             Err(error) => self.unsent(at, error),
         }
     }
 
-    fn unsent(&mut self, at: usize, error: SendError) {
-        match error.reason {
-            Unsent::Full { .. } | Unsent::Allocate(_) => {}
-            Unsent::DeadName => drop(self.holds.sends.swap_remove(at)),
+    fn unsent(&mut self, at: usize, error: Refused<Message, SendError>) {
+        match error.why {
+            SendError::Full { .. } | SendError::Allocate(_) => {}
+            SendError::DeadName => drop(self.holds.sends.swap_remove(at)),
             other => self.corrupt(&format!("a message was refused: {other}")),
         }
-        self.absorb(*error.message);
+        self.absorb(*error.item);
     }
 
     fn asked(&mut self, asked: Result<PendingReply, RequestError>) {
@@ -135,7 +135,7 @@ impl Worker {
 
     fn unasked(&mut self, error: RequestError) {
         match error {
-            RequestError::Unsent(error) => self.absorb(*error.message),
+            RequestError::Unsent(error) => self.absorb(*error.item),
             RequestError::NoReplyPort(_, message) => self.absorb(*message),
             _ => {}
         }
@@ -230,14 +230,14 @@ impl Worker {
             match self.random.below(4) {
                 0 => {
                     // In place: as it came.
-                    let _ = once.send(message).map_err(|e| self.absorb(*e.message));
+                    let _ = once.send(message).map_err(|e| self.absorb(*e.item));
                     return;
                 }
                 1 => drop(once),
                 2 => {
                     self.doing(Doing::Serving);
                     let answer = self.compose();
-                    let _ = once.send(answer).map_err(|e| self.absorb(*e.message));
+                    let _ = once.send(answer).map_err(|e| self.absorb(*e.item));
                 }
                 _ => keep(&mut self.holds.onces, once),
             }
@@ -260,16 +260,8 @@ impl Worker {
         let Some(domain) = self.domain.clone() else {
             return;
         };
-        let bind = || domain.bind(PortOptions::unnamed()).ok();
-        let Some((one, other)) = bind().zip(bind()) else {
+        if tie(&domain).is_none() {
             return;
-        };
-        let (to_one, to_other) = (one.make_send(), other.make_send());
-        for (to, port) in [(to_other, one), (to_one, other)] {
-            let mut message = Message::default();
-            // Far from the limit. What is refused is dropped, and its port closed.
-            let _ = message.attach(port);
-            drop(to.send(message, WhenFull::Fail));
         }
         // There is never so much.
         drop(domain.allocate(1 << 40));
@@ -345,7 +337,7 @@ impl Worker {
                 Err(error) => self.unasked(error),
             }
         } else {
-            let asked = right.request(message, WhenFull::Fail);
+            let asked = right.begin_request(message, WhenFull::Fail);
             self.asked(asked);
         }
     }
@@ -362,7 +354,7 @@ impl Worker {
             return drop(once);
         }
         let answer = self.compose();
-        let _ = once.send(answer).map_err(|e| self.absorb(*e.message));
+        let _ = once.send(answer).map_err(|e| self.absorb(*e.item));
     }
 
     pub(super) fn take_answer(&mut self) {
@@ -385,4 +377,18 @@ impl Worker {
             Err(_) => drop(self.holds.pending.swap_remove(at)),
         }
     }
+}
+
+/// Makes two ports that hold one another.
+pub(super) fn tie(domain: &Domain) -> Option<()> {
+    let bind = || domain.bind(PortOptions::unnamed()).ok();
+    let (one, other) = bind().zip(bind())?;
+    let (to_one, to_other) = (one.make_send(), other.make_send());
+    for (to, port) in [(to_other, one), (to_one, other)] {
+        let mut message = Message::default();
+        // Far from the limit. What is refused is dropped, and its port closed.
+        let _ = message.attach(port);
+        drop(to.send(message, WhenFull::Fail));
+    }
+    Some(())
 }

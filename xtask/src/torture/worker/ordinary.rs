@@ -14,7 +14,6 @@ use super::super::random::Random;
 use super::{SHORT, Worker};
 use portolan::vmmc::{
     Export, ExportError, ExportOptions, Import, ImportError, OrdinaryMemory, Reach, UpdateError,
-    WhyExported,
 };
 use portolan::{Deadline, Domain};
 use std::ops::Range;
@@ -193,10 +192,10 @@ impl Worker {
         };
         if let Some(Err(error)) = table.export.take().map(Export::unexport) {
             // A worker was stopped in the middle of a call: it goes on, and so does the export.
-            if !matches!(error.source, WhyExported::UnderWay { .. }) {
-                self.corrupt(&format!("ordinary memory: {}", error.source));
+            if !matches!(error.why, ExportError::UnderWay { .. }) {
+                self.corrupt(&format!("ordinary memory: {}", error.why));
             }
-            table.export = Some(error.export);
+            table.export = Some(*error.item);
             self.holds.ordinary.shown = Some(table);
             return;
         }

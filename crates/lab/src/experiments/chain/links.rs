@@ -200,7 +200,7 @@ fn port(seat: u32) -> String {
 /// Asks the next process; the block is in the message then.
 fn pass(down: Option<&SendRight>, message: &mut Message, access: Access) -> Result<()> {
     let down = down.ok_or(MeasureError::NoCoordinator)?;
-    down.request_in(message, access, Deadline::NEVER, Waiting::Sleep)
+    down.request_reply_in_place(message, access, Deadline::NEVER, Waiting::Sleep)
         .map_err(LabError::library("asking the next process of a chain"))
 }
 

@@ -233,7 +233,7 @@ impl Work {
             Does::Initiate(import, buffer) => {
                 let full = buffer.take().ok_or(MeasureError::Gone)?;
                 let part = meter.begin();
-                let pending = import.write_later(0, full);
+                let pending = import.begin_write(0, full);
                 let elapsed = part.end();
                 let pending = pending.map_err(|error| updating(error.why))?;
                 let done = pending.finish();
@@ -249,7 +249,7 @@ impl Work {
             Does::Overlapped(import, buffer, steps) => {
                 let full = buffer.take().ok_or(MeasureError::Gone)?;
                 let part = meter.begin();
-                let pending = import.write_later(0, full);
+                let pending = import.begin_write(0, full);
                 let pending = pending.map_err(|error| updating(error.why))?;
                 compute(*steps);
                 let done = pending.finish();
@@ -285,7 +285,7 @@ impl Work {
                 let part = meter.begin();
                 exported
                     .unexport()
-                    .map_err(|error| MeasureError::library("ending an export")(error.source))?;
+                    .map_err(|error| MeasureError::library("ending an export")(error.why))?;
                 Ok((part.end(), 1))
             }
             Does::FreshCopy(from) => {
@@ -369,7 +369,7 @@ fn as_long(import: &Import, len: usize) -> Result<u64> {
 /// idle; the buffer of the first write.
 fn helper_elsewhere(import: &Import, len: usize, cpus: &Cpus) -> Result<Vec<u8>> {
     cpus::pin(cpus.peer(0))?;
-    let pending = import.write_later(0, bytes(len));
+    let pending = import.begin_write(0, bytes(len));
     let done = pending.map(|pending| {
         pending.wait(Deadline::NEVER);
         pending.finish()

@@ -35,8 +35,8 @@ mod writer;
 pub use reader::ParcelReader;
 pub use writer::ParcelWriter;
 
-use super::{BindChannelError, Channel, WriteError};
-use crate::port::{BindError, ConnectError, Unsent, connect_port};
+use super::{Channel, WriteError};
+use crate::port::{SendError, connect_port};
 use crate::space::Member;
 use crate::{Deadline, Extent, SharedExtent};
 use std::sync::Arc;
@@ -64,45 +64,10 @@ pub struct Delivery {
     pub position: u64,
 }
 
-/// Why no reader or writer of parcels was bound.
+/// Why a note, and its parcel, was not sent.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum ParcelBindError {
-    /// See [`BindChannelError`].
-    #[error(transparent)]
-    Channel(#[from] BindChannelError),
-    /// No port.
-    #[error(transparent)]
-    Port(#[from] BindError),
-    /// No writer sends parcels on this channel.
-    #[error("nobody sends parcels on this channel: {0}")]
-    NoWriter(#[from] ConnectError),
-}
-
-/// Why a parcel was not sent; it is the caller's again.
-#[derive(Debug, thiserror::Error)]
-#[error("{reason}")]
-pub struct ParcelError {
-    /// Why.
-    #[source]
-    pub reason: NoParcel,
-    /// The parcel.
-    pub parcel: Option<Box<Parcel>>,
-}
-
-impl ParcelError {
-    fn new(reason: impl Into<NoParcel>, parcel: Option<Parcel>) -> Self {
-        Self {
-            reason: reason.into(),
-            parcel: parcel.map(Box::new),
-        }
-    }
-}
-
-/// See [`ParcelError`].
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum NoParcel {
+pub enum ParcelError {
     /// The caller's: what is moved has one taker.
     #[error("{readers} readers cannot have one extent: share it")]
     NotOneReader {
@@ -126,7 +91,7 @@ pub enum NoParcel {
     Write(#[from] WriteError),
     /// A reader's inbox did not take it.
     #[error(transparent)]
-    Unsent(#[from] Unsent),
+    Unsent(#[from] SendError),
 }
 
 impl Channel {

@@ -1,10 +1,11 @@
 //! A reader takes parcels, and finds the registry of the current writer.
 
+use super::super::ChannelError;
 use super::super::{Channel, Missed, ReadError, Reader, ReaderOptions};
-use super::{Delivery, Parcel, ParcelBindError, Stamp, registry_name};
-use crate::port::{ConnectError, ReceiveRight, Right, SendRight, Unsent};
+use super::{Delivery, Parcel, Stamp, registry_name};
+use crate::port::{ConnectError, ReceiveRight, Right, SendError, SendRight};
 use crate::space::Member;
-use crate::wait::{Armable, WhyNoPlace};
+use crate::wait::{Armable, WaitSetError};
 use crate::{Access, Deadline, Message, PortOptions};
 use std::sync::Arc;
 
@@ -54,7 +55,7 @@ impl Channel {
     ///
     /// # Errors
     ///
-    /// [`ParcelBindError`].
+    /// [`ChannelError`].
     ///
     /// ```
     /// use portolan::channel::{ChannelOptions, Lagging, Parcel, ReadError, ReaderOptions};
@@ -77,7 +78,7 @@ impl Channel {
         &self,
         options: ReaderOptions,
         deadline: impl Into<Deadline>,
-    ) -> Result<ParcelReader, ParcelBindError> {
+    ) -> Result<ParcelReader, ChannelError> {
         let deadline = deadline.into();
         let member = self.member();
         let units = usize::try_from(self.units()).unwrap_or(usize::MAX);
@@ -85,7 +86,8 @@ impl Channel {
         let size = units.saturating_add(2).min(LARGEST_INBOX);
         let inbox = crate::port::bind_port(member, &PortOptions::unnamed().queue(size))?;
         let registry_name = registry_name(self);
-        let registry = crate::port::connect_port(member, &registry_name, deadline)?;
+        let registry = crate::port::connect_port(member, &registry_name, deadline)
+            .map_err(ChannelError::NoWriter)?;
         let mut reader = self.bind_reader(options)?;
         reader.serve_parcels();
         // If it closes later, we are told that its writer has gone (P3).
@@ -260,7 +262,7 @@ fn register(
     reader: &Reader,
     registry: &SendRight,
     deadline: Deadline,
-) -> Result<(), Unsent> {
+) -> Result<(), SendError> {
     let place = reader.entry();
     let place = place.map(|(entry, is_waited_for)| [entry, u8::from(is_waited_for)]);
     let mut message = Message::new(place.as_slice().as_flattened()).unwrap_or_default();
@@ -286,7 +288,7 @@ impl Armable for ParcelReader {
         self.member().number
     }
 
-    fn why_not(&self) -> Option<WhyNoPlace> {
+    fn why_not(&self) -> Option<WaitSetError> {
         self.reader.why_not()
     }
 

@@ -1,9 +1,9 @@
 //! A writer sends parcels to the readers that are registered with it.
 
-use super::super::{BindChannelError, Channel, Writer};
-use super::{NoParcel, Parcel, ParcelBindError, ParcelError, Stamp, registry_name};
-use crate::port::{ReceiveRight, Right, SendRight, Unsent};
-use crate::{Access, Deadline, Extent, Message, PortOptions, SharedExtent, WhenFull};
+use super::super::{Channel, ChannelError, Writer};
+use super::{Parcel, ParcelError, Stamp, registry_name};
+use crate::port::{ReceiveRight, Right, SendError, SendRight};
+use crate::{Access, Deadline, Extent, Message, PortOptions, Refused, SharedExtent, WhenFull};
 use portolan_shm::mark;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -75,11 +75,11 @@ impl Channel {
     ///
     /// # Errors
     ///
-    /// [`ParcelBindError`], also if many write to the channel.
-    pub fn bind_parcel_writer(&self) -> Result<ParcelWriter, ParcelBindError> {
+    /// [`ChannelError`], also if many write to the channel.
+    pub fn bind_parcel_writer(&self) -> Result<ParcelWriter, ChannelError> {
         if self.has_many_writers() {
             let wrong = ("of many writers", "one of one writer for parcels");
-            return Err(BindChannelError::WrongKind(wrong.0, wrong.1).into());
+            return Err(ChannelError::WrongKind(wrong.0, wrong.1));
         }
         let writer = self.bind_writer()?;
         let registry = PortOptions::named(&registry_name(self)).queue(REGISTRY);
@@ -102,33 +102,33 @@ impl ParcelWriter {
     ///
     /// # Errors
     ///
-    /// [`ParcelError`]; no reader was told, and the parcel is the caller's again.
+    /// [`Refused`], with the parcel if there was one; no reader was told.
     pub fn send(
         &mut self,
         note: &[u8],
         parcel: Option<Parcel>,
         deadline: impl Into<Deadline>,
-    ) -> Result<u64, ParcelError> {
+    ) -> Result<u64, Refused<Option<Parcel>, ParcelError>> {
         let deadline = deadline.into();
         if parcel.as_ref().is_some_and(|p| !self.is_of_ours(p)) {
-            return Err(ParcelError::new(Unsent::Foreign, parcel));
+            return Err(Refused::new(parcel, SendError::Foreign));
         }
         if let Some(what) = &parcel
-            && let Err(reason) = self.meet(what, deadline)
+            && let Err(why) = self.meet(what, deadline)
         {
-            return Err(ParcelError::new(reason, parcel));
+            return Err(Refused::new(parcel, why));
         }
         // Room first: a refused parcel was sent to no reader.
         let claim = match self.writer.claim(Stamp::BYTES + note.len(), deadline) {
             Ok(claim) => claim,
-            Err(error) => return Err(ParcelError::new(error, parcel)),
+            Err(error) => return Err(Refused::new(parcel, error)),
         };
         // To make room is to drop those who lag and have chosen so.
         self.readers.retain(|r| r.takes(|e| claim.is_read_by(e)));
         if matches!(parcel, Some(Parcel::Moved(_))) && self.readers.is_empty() {
             drop(claim);
             let readers = 0;
-            return Err(ParcelError::new(NoParcel::NotOneReader { readers }, parcel));
+            return Err(Refused::new(parcel, ParcelError::NotOneReader { readers }));
         }
         self.stamp.number += 1;
         let stamp = self.stamp.pack(parcel.is_some());
@@ -159,7 +159,7 @@ impl ParcelWriter {
     }
 
     /// Waits until every reader that must get this parcel is known (P4).
-    fn meet(&mut self, parcel: &Parcel, deadline: Deadline) -> Result<(), NoParcel> {
+    fn meet(&mut self, parcel: &Parcel, deadline: Deadline) -> Result<(), ParcelError> {
         loop {
             self.enrol();
             let known = |entry| {
@@ -171,7 +171,7 @@ impl ParcelWriter {
                 break;
             }
             if deadline.has_passed() {
-                return Err(NoParcel::Unknown { readers });
+                return Err(ParcelError::Unknown { readers });
             }
             let end = Instant::now() + SLICE;
             let end = deadline.instant().map_or(end, |at| at.min(end));
@@ -181,11 +181,11 @@ impl ParcelWriter {
         }
         if matches!(parcel, Parcel::Moved(_)) {
             if !self.writer.is_reliable() {
-                return Err(NoParcel::NotReliable);
+                return Err(ParcelError::NotReliable);
             }
             if self.readers.len() != 1 {
                 let readers = self.readers.len();
-                return Err(NoParcel::NotOneReader { readers });
+                return Err(ParcelError::NotOneReader { readers });
             }
         }
         Ok(())
@@ -230,7 +230,7 @@ fn move_to(
     stamp: &[u8],
     extent: Extent,
     deadline: Deadline,
-) -> Result<(), ParcelError> {
+) -> Result<(), Refused<Option<Parcel>, ParcelError>> {
     let mut message = Message::new(stamp).unwrap_or_default();
     // A message holds an extent at least.
     drop(message.push(extent));
@@ -238,13 +238,13 @@ fn move_to(
         Some(reader) => {
             let when_full = when_full(reader, deadline);
             match reader.inbox.send_from(&mut message, when_full) {
-                Err(Unsent::Full { .. }) if !reader.is_waited_for => Ok(()),
+                Err(SendError::Full { .. }) if !reader.is_waited_for => Ok(()),
                 sent => sent,
             }
         }
-        None => Err(Unsent::DeadName),
+        None => Err(SendError::DeadName),
     };
-    sent.map_err(|error| ParcelError::new(error, message.remove(0).map(Parcel::Moved)))
+    sent.map_err(|error| Refused::new(message.remove(0).map(Parcel::Moved), error))
 }
 
 /// A reader that is dead, or has gone, is left out; one that may miss some, and is full, misses
@@ -254,7 +254,7 @@ fn share_with(
     stamp: &[u8],
     shared: SharedExtent,
     deadline: Deadline,
-) -> Result<(), ParcelError> {
+) -> Result<(), Refused<Option<Parcel>, ParcelError>> {
     for reader in readers {
         let mut message = Message::new(stamp).unwrap_or_default();
         // A message holds a right at least.
@@ -263,9 +263,9 @@ fn share_with(
             .inbox
             .send_from(&mut message, when_full(reader, deadline))
         {
-            Ok(()) | Err(Unsent::DeadName) => {}
+            Ok(()) | Err(SendError::DeadName) => {}
             Err(error) if reader.is_waited_for => {
-                return Err(ParcelError::new(error, Some(Parcel::Shared(shared))));
+                return Err(Refused::new(Some(Parcel::Shared(shared)), error));
             }
             Err(_) => {}
         }

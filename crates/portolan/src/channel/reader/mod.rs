@@ -14,7 +14,7 @@ pub(super) use wait::why_not;
 pub use error::{Missed, ReadError};
 
 use super::{
-    BindChannelError, Channel, Interrupter, Lagging, Purpose, ReaderOptions, Since, wake_writer,
+    Channel, ChannelError, Interrupter, Lagging, Purpose, ReaderOptions, Since, wake_writer,
 };
 use crate::channel::Ring;
 use crate::space::record::About;
@@ -100,11 +100,11 @@ impl Deref for Received<'_> {
 }
 
 impl Reader {
-    pub(super) fn bind(ring: Ring, options: ReaderOptions) -> Result<Self, BindChannelError> {
+    pub(super) fn bind(ring: Ring, options: ReaderOptions) -> Result<Self, ChannelError> {
         let member = &ring.segment().right().to.member;
         member.present()?;
         if ring.channel().mode().raw {
-            return Err(BindChannelError::WrongKind("raw", "`bind_frame_reader`"));
+            return Err(ChannelError::WrongKind("raw", "`bind_frame_reader`"));
         }
         let channel = ring.channel();
         let left = channel.writer().left;
@@ -130,7 +130,7 @@ impl Reader {
             }
             Some(Err(full)) if reliable => {
                 let entries = full.entries;
-                return Err(BindChannelError::NoEntry { entries });
+                return Err(ChannelError::NoEntry { entries });
             }
             Some(Err(_)) => channel.start_reading(options.since),
         };

@@ -4,7 +4,7 @@ use super::super::wake_writer;
 use super::{ReadError, Reader, Took};
 use crate::Deadline;
 use crate::channel::Ring;
-use crate::wait::{Armable, WhyNoPlace};
+use crate::wait::{Armable, WaitSetError};
 use portolan_shm::channel::Signalling;
 use portolan_shm::channel::{Barriers, Finished, Reading};
 use portolan_shm::mark;
@@ -134,7 +134,7 @@ impl Reader {
     }
 
     /// Why it cannot be woken in a wait set.
-    pub(crate) fn why_not(&self) -> Option<WhyNoPlace> {
+    pub(crate) fn why_not(&self) -> Option<WaitSetError> {
         why_not(&self.ring, &self.reading)
     }
 
@@ -166,13 +166,13 @@ impl Reader {
 }
 
 /// Why a reader that stands here cannot be woken in a wait set.
-pub(in crate::channel) fn why_not(ring: &Ring, reading: &Reading) -> Option<WhyNoPlace> {
+pub(in crate::channel) fn why_not(ring: &Ring, reading: &Reading) -> Option<WaitSetError> {
     let channel = ring.channel();
     if !channel.has_entry(reading) {
-        return Some(WhyNoPlace::NoEntry);
+        return Some(WaitSetError::NoEntry);
     }
     let silent = channel.mode().signalling == Signalling::Never;
-    silent.then_some(WhyNoPlace::NotSignalled)
+    silent.then_some(WaitSetError::NotSignalled)
 }
 
 impl Armable for Reader {
@@ -184,7 +184,7 @@ impl Armable for Reader {
         self.member().number
     }
 
-    fn why_not(&self) -> Option<WhyNoPlace> {
+    fn why_not(&self) -> Option<WaitSetError> {
         Self::why_not(self)
     }
 

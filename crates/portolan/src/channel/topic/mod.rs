@@ -39,19 +39,15 @@ pub use plain::{Plain, fields};
 pub use portolan_derive::Payload;
 pub use publisher::{Loan, Publisher};
 pub use sample::Sample;
-pub use structure::{StructureLoan, Unpublished};
+pub use structure::StructureLoan;
 pub use subscriber::Subscriber;
 
-use super::{
-    BindChannelError, Channel, ChannelOptions, FindChannelError, MakeChannelError, Purpose,
-    ReadError, WriteError,
-};
+use super::{Channel, ChannelError, ChannelOptions, Purpose, ReadError, WriteError};
 use crate::port::BindError;
-use crate::port::segment::SegmentError;
 use crate::schema::Hash;
 use crate::structure::{NoRoom, RootError};
-use crate::wait::{AddError, WaitError, WaitSetError};
-use crate::{Deadline, Domain};
+use crate::wait::WaitSetError;
+use crate::{Deadline, Disowned, Domain};
 use portolan_abi::channel::{MAX_UNIT, MIN_UNITS, UNIT_HEAD_WORDS};
 use portolan_abi::limits::{LINE, MAX_NAME, PAGE};
 use portolan_abi::name::{RULE, is_name};
@@ -179,21 +175,13 @@ pub enum TopicError {
         /// What was asked for.
         history: u64,
     },
-    /// See [`MakeChannelError`].
+    /// See [`ChannelError`].
     #[error(transparent)]
-    Make(#[from] MakeChannelError),
-    /// See [`FindChannelError`].
-    #[error(transparent)]
-    Find(#[from] FindChannelError),
-    /// See [`BindChannelError`].
-    #[error(transparent)]
-    Bind(#[from] BindChannelError),
-    /// See [`WaitSetError`].
+    Channel(#[from] ChannelError),
+    /// See [`WaitSetError`]; [`WaitSetError::NoEntry`] of a topic that has as many subscribers as
+    /// it was made for.
     #[error(transparent)]
     WaitSet(#[from] WaitSetError),
-    /// The state's: it has as many subscribers as it was made for.
-    #[error(transparent)]
-    Subscribe(#[from] AddError<super::Reader>),
     /// It could not be announced.
     #[error(transparent)]
     Announce(#[from] WriteError),
@@ -219,7 +207,7 @@ pub enum PublishError {
     Foreign,
     /// No memory of its own for a long sample.
     #[error(transparent)]
-    NoMemory(#[from] SegmentError),
+    NoMemory(#[from] BindError),
     /// See [`WriteError`].
     #[error(transparent)]
     Write(#[from] WriteError),
@@ -300,9 +288,12 @@ pub enum SubscribeError {
         #[source]
         why: ReadError,
     },
-    /// See [`WaitError`].
+    /// See [`WaitSetError`].
     #[error(transparent)]
-    Wait(#[from] WaitError),
+    WaitSet(#[from] WaitSetError),
+    /// See [`Disowned`].
+    #[error(transparent)]
+    Disowned(#[from] Disowned),
     /// A new publisher could not be followed. Told once; it is tried again.
     #[error(transparent)]
     Topic(#[from] TopicError),
@@ -389,7 +380,7 @@ impl Domain {
             }
             let writer = match channel.bind_writer() {
                 Ok(writer) => writer,
-                Err(BindChannelError::Written { .. }) => continue,
+                Err(ChannelError::Written { .. }) => continue,
                 Err(error) => return Err(error.into()),
             };
             let announce = rendezvous.channel.bind_writer();
@@ -477,9 +468,7 @@ fn open(domain: &Domain, options: &ChannelOptions, name: &str) -> Result<Channel
         match domain.make_channel(options) {
             Ok(channel) => return Ok(channel),
             // Made meanwhile; or the last right on it is just being dropped.
-            Err(MakeChannelError::Segment(SegmentError::Bind(BindError::NameTaken { .. })))
-                if tries < TRIES =>
-            {
+            Err(ChannelError::Bind(BindError::NameTaken { .. })) if tries < TRIES => {
                 std::thread::yield_now();
             }
             Err(error) => return Err(error.into()),

@@ -24,10 +24,11 @@
 //! - **B3** Of the last `history` samples, those in buffers have a right of their publisher's.
 
 use super::sample::Bytes;
-use crate::port::segment::{Segment, SegmentError};
+use crate::port::BindError;
+use crate::port::segment::Segment;
 use crate::port::shared_entries;
 use crate::space::Member;
-use crate::{AllocateError, Domain, ShareError, SharedExtent};
+use crate::{AllocateError, Domain, SharedExtent};
 use portolan_abi::owner::Size;
 use portolan_abi::port::PortName;
 use portolan_arena::header::MAX_PARTS;
@@ -163,14 +164,14 @@ pub(super) struct Buffer {
 }
 
 impl Buffer {
-    fn make(domain: &Domain, len: usize) -> Result<Self, SegmentError> {
+    fn make(domain: &Domain, len: usize) -> Result<Self, BindError> {
         // All of it, so that it serves samples of other lengths too.
         let extent = domain.allocate(Size::for_bytes(len).bytes())?;
         match domain.share_extent(extent) {
             Ok(shared) => Ok(Self {
                 segment: shared.into_segment(),
             }),
-            Err(ShareError { reason, .. }) => Err(reason),
+            Err(refused) => Err(refused.why),
         }
     }
 
@@ -213,7 +214,7 @@ impl Store {
     }
 
     /// A buffer for the sample at `position`, of `len` bytes at least.
-    pub(super) fn buffer(&mut self, position: u64, len: usize) -> Result<Buffer, SegmentError> {
+    pub(super) fn buffer(&mut self, position: u64, len: usize) -> Result<Buffer, BindError> {
         self.retire(position);
         for index in 0..self.spare.len() {
             if self.spare[index].len() < len || !self.spare[index].reissue() {
@@ -224,7 +225,7 @@ impl Store {
             }
         }
         match Buffer::make(&self.domain, len) {
-            Err(SegmentError::Allocate(AllocateError::OutOfPages(_))) => {
+            Err(BindError::Allocate(AllocateError::OutOfPages { .. })) => {
                 // Ours may be what is missing.
                 self.spare.clear();
                 Buffer::make(&self.domain, len)

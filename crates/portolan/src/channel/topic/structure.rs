@@ -9,7 +9,7 @@
 use super::PublishError;
 use super::publisher::Publisher;
 use crate::structure::{Arena, NoRoom, Root, RootError, Structure};
-use crate::{Deadline, ShareError};
+use crate::{Deadline, Refused};
 use portolan_shm::mark;
 use std::sync::Arc;
 
@@ -70,15 +70,14 @@ impl<T: Root + 'static> Publisher<Structure<T>> {
     ///
     /// # Errors
     ///
-    /// [`Unpublished`] has the structure; no subscriber was told.
-    pub fn publish(&mut self, structure: Structure<T>) -> Result<u64, Unpublished<T>> {
+    /// [`Refused`] has the structure, or nothing if a part of it was shared before something failed;
+    /// no subscriber was told.
+    pub fn publish(
+        &mut self,
+        structure: Structure<T>,
+    ) -> Result<u64, Refused<Option<Structure<T>>, PublishError>> {
         let begun = self.begins();
-        let refuse = |error: PublishError, structure| {
-            Err(Unpublished {
-                error: Box::new(error),
-                structure: Some(Box::new(structure)),
-            })
-        };
+        let refuse = |why: PublishError, structure| Err(Refused::new(Some(structure), why));
         if let Err(error) = structure.root() {
             return refuse(error.into(), structure);
         }
@@ -105,17 +104,14 @@ impl<T: Root + 'static> Publisher<Structure<T>> {
             match self.store.domain().share_extent(extent) {
                 Ok(buffer) => buffers.push(buffer.into_segment()),
                 // Whole only as long as none of it is shared.
-                Err(ShareError { reason, extent }) => {
-                    let extent = extent.filter(|_| buffers.is_empty());
+                Err(Refused { why, item }) => {
+                    let extent = item.filter(|_| buffers.is_empty());
                     let structure = extent.map(|first| {
-                        message.extents = std::iter::once(*first).chain(extents).collect();
+                        message.extents = std::iter::once(first).chain(extents).collect();
                         message.structure = true;
-                        Box::new(Structure::of(message))
+                        Structure::of(message)
                     });
-                    return Err(Unpublished {
-                        error: Box::new(reason.into()),
-                        structure,
-                    });
+                    return Err(Refused::new(structure, why));
                 }
             }
             mark!("topic.shared");
@@ -130,10 +126,7 @@ impl<T: Root + 'static> Publisher<Structure<T>> {
         if let Ok(position) = told {
             self.has_published(begun, position, capacity);
         }
-        told.map_err(|error| Unpublished {
-            error: Box::new(error.into()),
-            structure: None,
-        })
+        told.map_err(|why| Refused::new(None, why))
     }
 }
 
@@ -170,9 +163,9 @@ impl<T: Root + 'static> StructureLoan<'_, T> {
     ///
     /// # Errors
     ///
-    /// As [`Publisher::publish`](Publisher#method.publish-1), which has the structure; no
-    /// subscriber was told.
-    pub fn publish(self) -> Result<u64, Unpublished<T>> {
+    /// As [`Publisher::publish`](Publisher#method.publish-1), which has the structure; no subscriber
+    /// was told.
+    pub fn publish(self) -> Result<u64, Refused<Option<Structure<T>>, PublishError>> {
         self.publisher.publish(self.structure)
     }
 }
@@ -181,26 +174,6 @@ impl<T: Root + 'static> std::fmt::Debug for StructureLoan<'_, T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("StructureLoan")
             .field(&self.structure)
-            .finish()
-    }
-}
-
-/// Why a structure was not published; it is the caller's again.
-#[derive(thiserror::Error)]
-#[error("{error}")]
-pub struct Unpublished<T> {
-    /// Why.
-    #[source]
-    pub error: Box<PublishError>,
-    /// The structure; nothing, if a part of it was shared before something failed.
-    pub structure: Option<Box<Structure<T>>>,
-}
-
-impl<T> std::fmt::Debug for Unpublished<T> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Unpublished")
-            .field("error", &self.error)
-            .field("structure", &self.structure)
             .finish()
     }
 }

@@ -76,7 +76,9 @@ impl<T: Payload + ?Sized> Subscriber<T> {
         rendezvous: &RendezvousChannel,
     ) -> Result<Self, TopicError> {
         let mut set = WaitSet::new(domain)?;
-        let newcomers = set.add(rendezvous.channel.bind_reader(ReaderOptions::default())?)?;
+        let newcomers = set
+            .add(rendezvous.channel.bind_reader(ReaderOptions::default())?)
+            .map_err(|refused| refused.why)?;
         let mut subscriber = Self {
             domain: domain.clone(),
             topic: topic.to_owned(),
@@ -147,10 +149,7 @@ impl<T: Payload + ?Sized> Subscriber<T> {
     /// The same, of any sample, waiting for it.
     #[inline(never)]
     fn receive_any(&mut self, deadline: Deadline) -> Result<Sample<T>, SubscribeError> {
-        self.domain
-            .member()
-            .present()
-            .map_err(crate::WaitError::from)?;
+        self.domain.member().present()?;
         let mut over = false;
         loop {
             if let Some(sample) = self.look()? {
@@ -331,7 +330,10 @@ impl<T: Payload + ?Sized> Subscriber<T> {
         }
         check::<T>(&self.topic, &channel, 0)?;
         let since = ReaderOptions::default().since(Since::Last(history));
-        let token = self.set.add(channel.bind_reader(since)?)?;
+        let token = self
+            .set
+            .add(channel.bind_reader(since)?)
+            .map_err(|refused| refused.why)?;
         self.sources.push(Source {
             publisher,
             channel: port,

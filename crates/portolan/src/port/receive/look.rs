@@ -153,12 +153,15 @@ impl ReceiveRight {
     fn take_rich(&mut self, found: Found, message: &mut Message) -> Origin {
         let member = Arc::clone(&self.at.member);
         let contents = Contents::read(&member, &self.at.queue().slot(found.position()));
+        // The rights first: once the header extent is ours, our death frees it, and nobody learns
+        // of the rights that may be listed there, which are neither in our row nor closed.
+        Right::arrive(&member, &contents.rights);
+        mark!("receive.rights_noted");
         contents.all_extents().for_each(|d| wire::hold(&member, d));
         if let (Some(guard), Some(page)) = (&member.guard, contents.page) {
             // A header is read in any case, and a touch costs more than this.
             guard.open(std::iter::once((page.page, page.size)));
         }
-        Right::arrive(&member, &contents.rights);
         let origin = Origin::new(contents.kind, contents.reply.map_or(0, RightWord::pack));
         let rights = contents.rights.clone();
         contents.into_message(&member, message);

@@ -45,42 +45,22 @@ pub struct RawExtent {
     membership: u64,
 }
 
-/// Why a raw handle was not taken up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum AdoptError {
-    /// The caller's: the handle was laid down in another domain, or before this process left
-    /// this one and joined it again.
-    #[error(
-        "the handle was not laid down in this membership of the domain: adopt it in the one that it came from"
-    )]
-    Foreign,
-    /// The caller's: it was taken up, sent or freed before.
-    #[error(transparent)]
-    Owner(#[from] OwnerError),
-}
-
-/// The state's: no extent of this size can be had within the domain's limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "no {wanted} bytes in one extent: {free} bytes of the domain are free and its limit is {limit}; receive or free messages, ask for less, or create the domain with a higher limit"
-)]
-pub struct OutOfPages {
-    /// Bytes asked for.
-    pub wanted: u64,
-    /// Bytes that are free, in pieces that may be smaller.
-    pub free: u64,
-    /// Bytes that the domain may have.
-    pub limit: u64,
-}
-
 /// Why no extent was given.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AllocateError {
-    /// See [`OutOfPages`].
-    #[error(transparent)]
-    OutOfPages(#[from] OutOfPages),
+    /// The state's: no extent of this size can be had within the domain's limit.
+    #[error(
+        "no {wanted} bytes in one extent: {free} bytes of the domain are free and its limit is {limit}; receive or free messages, ask for less, or create the domain with a higher limit"
+    )]
+    OutOfPages {
+        /// Bytes asked for.
+        wanted: u64,
+        /// Bytes that are free, in pieces that may be smaller.
+        free: u64,
+        /// Bytes that the domain may have.
+        limit: u64,
+    },
     /// See [`Disowned`].
     #[error(transparent)]
     Disowned(#[from] Disowned),
@@ -100,7 +80,7 @@ impl Domain {
     ///
     /// # Errors
     ///
-    /// [`OutOfPages`] when the domain's limit is reached; never a signal.
+    /// [`AllocateError::OutOfPages`] when the domain's limit is reached; never a signal.
     pub fn allocate(&self, bytes: usize) -> Result<Extent, AllocateError> {
         allocate(self.member(), bytes)
     }
@@ -145,9 +125,9 @@ impl Domain {
     ///
     /// # Errors
     ///
-    /// [`AdoptError`]: it is another domain's, or was taken up, sent or freed before. Of two
+    /// [`OwnerError`]: it is another domain's, or was taken up, sent or freed before. Of two
     /// threads that adopt the same handle at the same instant, one succeeds.
-    pub fn adopt(&self, raw: RawExtent) -> Result<Extent, AdoptError> {
+    pub fn adopt(&self, raw: RawExtent) -> Result<Extent, OwnerError> {
         let member = self.member();
         let Descriptor {
             page,
@@ -156,7 +136,7 @@ impl Domain {
             len,
         } = raw.descriptor;
         if raw.membership != member.number || !member.tables().chunks.is_cut(page, size) {
-            return Err(AdoptError::Foreign);
+            return Err(OwnerError::Foreign);
         }
         member.row().unpark(page, generation)?;
         Ok(Extent {

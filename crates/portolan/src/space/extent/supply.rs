@@ -10,7 +10,7 @@
 //! 5. under pressure: any free extent of the size, and whole chunks that others
 //!    keep but do not use.
 //!
-//! Only when all five have nothing is it [`OutOfPages`].
+//! Only when all five have nothing is it [`AllocateError::OutOfPages`].
 //!
 //! # Locks
 //!
@@ -20,7 +20,7 @@
 //! finds its chunk afterwards instead of taking another. Threads that find something in steps 1
 //! and 2, and threads that free, do not wait.
 
-use super::{AllocateError, Extent, OutOfPages};
+use super::{AllocateError, Extent};
 use crate::sabotage;
 use crate::space::Member;
 use portolan_abi::limits::{CHUNK, CHUNK_PAGES, PAGE};
@@ -351,22 +351,21 @@ pub(super) fn give_all_back(member: &Member) -> usize {
 }
 
 #[cold]
-fn out_of_pages(member: &Member, wanted: usize) -> OutOfPages {
+fn out_of_pages(member: &Member, wanted: usize) -> AllocateError {
     let tables = member.tables();
     let limit = tables
         .header
         .limit
         .load(std::sync::atomic::Ordering::Relaxed);
-    let out = OutOfPages {
-        wanted: wanted as u64,
-        free: free_bytes(member),
-        limit,
-    };
-    let OutOfPages { wanted, free, .. } = out;
+    let (wanted, free) = (wanted as u64, free_bytes(member));
     let (domain, space) = (member.domain.as_str(), member.space);
     // The caller is told, and may well be prepared for it.
     tracing::debug!(domain, space, wanted, free, limit, "out of pages");
-    out
+    AllocateError::OutOfPages {
+        wanted,
+        free,
+        limit,
+    }
 }
 
 /// Bytes that could still be handed out, in whatever pieces.

@@ -5,7 +5,7 @@ use crate::directory::{Entrance, Offer, delegate};
 use crate::space::Member;
 use crate::space::host::trusts_host;
 use crate::vmmc::place::Place;
-use crate::vmmc::{ExportError, Reach, WhyExported};
+use crate::vmmc::{ExportError, Reach};
 use crate::{Deadline, OfferError, Permissions};
 use portolan_abi::delegate::{Capability, Delegation};
 use portolan_abi::vmmc::{Ranges, Way, notification_page};
@@ -112,12 +112,12 @@ impl Lent {
     }
 
     /// Waits until the host copies nothing any more (K4).
-    pub(crate) fn retire(&self) -> Result<(), WhyExported> {
+    pub(crate) fn retire(&self) -> Result<(), ExportError> {
         let offered = self.offered();
         let retired = offered
             .as_ref()
             .is_none_or(|offered| offered.offer.retire(Deadline::after(PATIENCE)));
-        retired.then_some(()).ok_or(WhyExported::Unanswered)
+        retired.then_some(()).ok_or(ExportError::Unanswered)
     }
 
     /// Withdraws the delegation without waiting for the host, which may be stopped.
@@ -131,13 +131,13 @@ impl Lent {
     }
 
     /// Waits until no importer has a call under way (K2), of which `busy` names one.
-    pub(crate) fn settle(&self, busy: impl Fn() -> Option<u32>) -> Result<(), WhyExported> {
+    pub(crate) fn settle(&self, busy: impl Fn() -> Option<u32>) -> Result<(), ExportError> {
         // SeqCst: between *closing* and the counts; pairs with the one in `UnderWay::new`.
         fence(Ordering::SeqCst);
         let end = Instant::now() + PATIENCE;
         while let Some(process) = busy() {
             if Instant::now() >= end {
-                return Err(WhyExported::UnderWay { process });
+                return Err(ExportError::UnderWay { process });
             }
             std::thread::sleep(PAUSE);
         }

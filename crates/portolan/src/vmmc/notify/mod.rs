@@ -28,12 +28,12 @@ mod poster;
 pub(super) use notes::Notes;
 pub(super) use poster::Poster;
 
+use super::Export;
 use super::export::Exported;
-use super::{Export, UpdateError};
 use crate::space::Member;
 use crate::space::record::About;
 use crate::wait::Armable;
-use crate::{Deadline, EventKind};
+use crate::{Deadline, Disowned, EventKind};
 use portolan_sys::process::{EventFd, poll};
 use std::fmt;
 use std::io;
@@ -197,9 +197,9 @@ pub enum NotificationError {
     /// No one's fault: the deadline has passed.
     #[error("nothing was notified by the deadline: wait longer, or look whether importers live")]
     TimedOut,
-    /// The caller's: see [`UpdateError::Forked`].
+    /// See [`Disowned`].
     #[error(transparent)]
-    Forked(UpdateError),
+    Disowned(#[from] Disowned),
     /// The system's; or the program has closed the descriptor.
     #[error("cannot {doing} ({}): close some descriptors", io::Error::from_raw_os_error(*.errno))]
     System {
@@ -225,7 +225,7 @@ impl Export {
     ///
     /// [`NotificationError`], but for `TimedOut`.
     pub fn notifications(&self) -> Result<Notifications, NotificationError> {
-        super::present().map_err(NotificationError::Forked)?;
+        super::present()?;
         let bell = EventFd::new().map_err(|e| NotificationError::system("make a bell", &e))?;
         let bell = Arc::new(notes::Bell::new(bell));
         let notes = self.notes();
@@ -248,9 +248,9 @@ impl Notifications {
     ///
     /// # Errors
     ///
-    /// [`NotificationError::Ended`], once there is nothing more; [`NotificationError::Forked`].
+    /// [`NotificationError::Ended`], once there is nothing more; [`NotificationError::Disowned`].
     pub fn poll(&mut self) -> Result<Option<Notification>, NotificationError> {
-        super::present().map_err(NotificationError::Forked)?;
+        super::present()?;
         Ok(self.notes.poll()?.inspect(|taken| self.took(taken)))
     }
 

@@ -20,7 +20,7 @@ struct Counts {
 
 impl Import {
     /// Tells the exporter that `len` bytes from `offset` on have been written, by this or by
-    /// earlier calls; [`write_later`](Self::write_later)s that were begun before are waited for.
+    /// earlier calls; [`begin_write`](Self::begin_write)s that were begun before are waited for.
     /// The thread that receives the notification sees what this thread wrote before.
     ///
     /// The call costs some stores, and a system call if the exporter sleeps. It costs two loads

@@ -1,6 +1,7 @@
 //! An alias makes a local range the remote memory itself.
 
 use super::{Link, MappingError, Mode};
+use crate::Refused;
 use crate::vmmc::{ExportMemory, Import, UpdateError};
 use portolan_sys::memory::PrivatiseError;
 use std::fmt;
@@ -54,17 +55,6 @@ pub struct Alias {
     returning: Vec<Range<usize>>,
 }
 
-/// An alias that was not unmapped, most often for want of memory. Stores may still reach the
-/// import.
-#[derive(Debug, thiserror::Error)]
-#[error("the alias was not unmapped: {source}")]
-pub struct UnmapError {
-    /// The alias, to try again with.
-    pub alias: Alias,
-    /// Why.
-    pub source: PrivatiseError,
-}
-
 impl Import {
     /// Makes `part` of `memory`, whole pages, show the import from `offset` on instead of what
     /// it holds; see [`Alias`]. The export has to be open for both, reading and writing.
@@ -102,7 +92,7 @@ impl Alias {
     /// # Errors
     ///
     /// [`UpdateError::Revoked`], [`UpdateError::ExporterDied`], [`UpdateError::Disconnected`],
-    /// [`UpdateError::Forked`].
+    /// [`UpdateError::Disowned`].
     pub fn check(&self) -> Result<(), UpdateError> {
         crate::vmmc::present()?;
         self.link.import.there()
@@ -140,14 +130,12 @@ impl Alias {
     ///
     /// # Errors
     ///
-    /// [`UnmapError`], with the alias.
-    pub fn unmap(mut self) -> Result<(), UnmapError> {
+    /// [`Refused`], with the alias, to try again with: most often there is no memory. Stores may
+    /// still reach the import.
+    pub fn unmap(mut self) -> Result<(), Refused<Self, MappingError>> {
         match self.end() {
             Ok(()) => Ok(()),
-            Err(source) => Err(UnmapError {
-                alias: self,
-                source,
-            }),
+            Err(error) => Err(Refused::new(self, error)),
         }
     }
 

@@ -1,5 +1,6 @@
 //! Errors say why memory cannot be mapped for automatic update.
 
+use crate::Disowned;
 use crate::vmmc::UpdateError;
 use portolan_sys::memory::{PAGE, PrivatiseError, SealError, ShareError};
 use portolan_sys::track::TrackError;
@@ -81,4 +82,7 @@ pub enum MappingError {
     /// The system's: the memory's file was not sealed.
     #[error(transparent)]
     Seal(SealError),
+    /// See [`Disowned`].
+    #[error(transparent)]
+    Disowned(#[from] Disowned),
 }

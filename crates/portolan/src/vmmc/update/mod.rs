@@ -33,7 +33,7 @@ mod error;
 mod log;
 mod tracked;
 
-pub use alias::{Alias, UnmapError};
+pub use alias::Alias;
 pub use error::{MappingError, Mode};
 pub use log::Log;
 pub use tracked::{Epoch, Tracked};

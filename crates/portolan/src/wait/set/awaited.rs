@@ -1,6 +1,6 @@
 //! A task awaits a wait set under tokio.
 
-use super::{Ready, WaitError, WaitSet};
+use super::{Ready, WaitSet, WaitSetError};
 use crate::wait::{Bell, NoDescriptor};
 use ::tokio::task::coop::consume_budget;
 
@@ -10,7 +10,7 @@ impl WaitSet {
     ///
     /// # Errors
     ///
-    /// [`WaitError`].
+    /// [`WaitSetError`].
     ///
     /// # Panics
     ///
@@ -30,7 +30,7 @@ impl WaitSet {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn wait_async(&mut self) -> Result<Ready, WaitError> {
+    pub async fn wait_async(&mut self) -> Result<Ready, WaitSetError> {
         loop {
             consume_budget().await;
             self.present()?;

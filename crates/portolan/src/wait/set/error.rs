@@ -1,10 +1,10 @@
 //! Errors say why a wait set refuses to add something or to wait.
 
-use super::waitable::Waitable;
 use crate::space::Disowned;
 use crate::wait::NoDescriptor;
 
-/// Why there is no wait set.
+/// Why there is no wait set, why something was not added to one, or why a wait failed. A wait
+/// that fails loses nothing: the next one names what there is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WaitSetError {
@@ -14,47 +14,28 @@ pub enum WaitSetError {
         /// How many there are.
         limit: usize,
     },
-    /// See [`NoDescriptor`].
-    #[error(transparent)]
-    NoDescriptor(#[from] NoDescriptor),
-    /// See [`Disowned`].
-    #[error(transparent)]
-    Disowned(#[from] Disowned),
-}
-
-/// Why something was not added to a wait set. It is the caller's again.
-#[derive(Debug, thiserror::Error)]
-#[error("{} could not be added: {why}", .refused.kind())]
-pub struct AddError<T: Waitable> {
-    /// What was not added.
-    pub refused: Box<T>,
-    /// Why not.
-    #[source]
-    pub why: WhyNoPlace,
-}
-
-/// See [`AddError`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum WhyNoPlace {
     /// The caller's.
-    #[error("it belongs to another domain than the wait set: make a wait set there")]
-    OtherDomain,
+    #[error("{what} belongs to another domain than the wait set: make a wait set there")]
+    OtherDomain {
+        /// What was to be added.
+        what: &'static str,
+    },
     /// The state's.
-    #[error("the wait set has no place left: make another one")]
-    Full,
+    #[error("the wait set has no place left for {what}: make another one")]
+    Full {
+        /// What was to be added.
+        what: &'static str,
+    },
     /// The state's: when a reader of a channel was bound, all entries for readers were taken.
-    #[error("its channel has too few entries: make it for more readers")]
+    #[error(
+        "the reader could not be added: its channel has too few entries: make it for more readers"
+    )]
     NoEntry,
     /// The caller's: a reader's channel must signal.
-    #[error("its channel does not signal, so nobody would raise it: make one that does, or poll")]
+    #[error(
+        "the reader could not be added: its channel does not signal, so nobody would raise it: make one that does, or poll"
+    )]
     NotSignalled,
-}
-
-/// Why a wait failed. Nothing is lost: the next one names what there is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum WaitError {
     /// See [`NoDescriptor`].
     #[error(transparent)]
     NoDescriptor(#[from] NoDescriptor),

@@ -41,18 +41,18 @@ mod ready;
 mod wait;
 mod waitable;
 
-pub use error::{AddError, WaitError, WaitSetError, WhyNoPlace};
+pub use error::WaitSetError;
 pub(crate) use raise::raise_link;
 pub use ready::{Ready, Token};
 pub(crate) use waitable::Armable;
 pub use waitable::Waitable;
 
-#[cfg(feature = "tokio")]
-use crate::Disowned;
 use crate::space::Domain;
 use crate::space::Member;
 use crate::wait::NoDescriptor;
 use crate::wait::{Patience, Waiting};
+#[cfg(feature = "tokio")]
+use crate::{Disowned, Refused};
 use place::Place;
 use portolan_abi::limits::{MAX_PORTS, MAX_WAIT_SETS};
 use portolan_shm::atomic::Ordering;
@@ -162,10 +162,10 @@ impl WaitSet {
     /// # Errors
     ///
     /// It comes back if it belongs to another domain, or cannot be waited for.
-    pub fn add<T: Waitable>(&mut self, it: T) -> Result<Token<T>, AddError<T>> {
-        let refused = Box::new(it);
-        if let Some(why) = self.why_no_place(&*refused) {
-            return Err(AddError { refused, why });
+    pub fn add<T: Waitable>(&mut self, it: T) -> Result<Token<T>, Refused<T, WaitSetError>> {
+        let item = Box::new(it);
+        if let Some(why) = self.why_no_place(&*item) {
+            return Err(Refused { why, item });
         }
         let index = self.vacant.pop().unwrap_or_else(|| {
             self.places.push(Place::default());
@@ -173,19 +173,20 @@ impl WaitSet {
             u32::try_from(self.places.len() - 1).unwrap_or(u32::MAX)
         });
         let place = &mut self.places[index as usize];
-        place.waitable = Some(refused);
+        place.waitable = Some(item);
         let token = Token::new(index, place.generation);
         self.loose.push(index);
         self.stir();
         Ok(token)
     }
 
-    fn why_no_place(&self, it: &dyn Waitable) -> Option<WhyNoPlace> {
+    fn why_no_place(&self, it: &dyn Waitable) -> Option<WaitSetError> {
         if it.membership() != self.member.number {
-            return Some(WhyNoPlace::OtherDomain);
+            return Some(WaitSetError::OtherDomain { what: it.kind() });
         }
         let full = self.vacant.is_empty() && self.places.len() >= MAX_PORTS;
-        it.why_not().or_else(|| full.then_some(WhyNoPlace::Full))
+        it.why_not()
+            .or_else(|| full.then_some(WaitSetError::Full { what: it.kind() }))
     }
 
     /// Gives it back; `None` if it is not in the set.

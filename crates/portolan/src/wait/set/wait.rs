@@ -1,7 +1,7 @@
 //! Waits at a wait set: looks, arms, sleeps.
 
 use super::place::link;
-use super::{Ready, WaitError, WaitSet};
+use super::{Ready, WaitSet, WaitSetError};
 use crate::space::counters;
 use crate::space::record::About;
 use crate::wait::Looking;
@@ -21,8 +21,8 @@ impl WaitSet {
     ///
     /// # Errors
     ///
-    /// [`WaitError`].
-    pub fn wait(&mut self, deadline: impl Into<Deadline>) -> Result<Ready, WaitError> {
+    /// [`WaitSetError`].
+    pub fn wait(&mut self, deadline: impl Into<Deadline>) -> Result<Ready, WaitSetError> {
         self.member.present()?;
         let deadline = deadline.into();
         let mut ready = Ready::default();

@@ -1,6 +1,6 @@
 //! Defines the trait of what a wait set can wait for.
 
-use super::error::WhyNoPlace;
+use super::error::WaitSetError;
 use std::any::Any;
 use std::fmt::Debug;
 
@@ -25,7 +25,7 @@ pub trait Armable: Any + Debug + Send + Sync {
     fn membership(&self) -> u64;
 
     /// Why it cannot be waited for in any set.
-    fn why_not(&self) -> Option<WhyNoPlace> {
+    fn why_not(&self) -> Option<WaitSetError> {
         None
     }
 

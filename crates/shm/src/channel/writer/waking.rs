@@ -1,6 +1,6 @@
 //! A writer looks for readers that sleep, and waits for room itself (M5, M6).
 
-use super::{Finished, Pen, WriteError};
+use super::{Finished, NotWritten, Pen};
 use crate::atomic::{Ordering, fence, store_load_barrier};
 use crate::channel::{ASLEEP, Channel, Signalling};
 
@@ -47,7 +47,7 @@ impl Channel<'_> {
     /// Looks whether `units` more may be begun; if not, how many may.
     pub fn room_for(&self, pen: &mut Pen, units: u64) -> Option<u64> {
         match self.has_room(pen, units) {
-            Err(WriteError::Full { room, .. }) => Some(room),
+            Err(NotWritten::Full { room, .. }) => Some(room),
             _ => None,
         }
     }
