@@ -10,7 +10,7 @@ use std::time::Duration;
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
-/// The one name that everybody knows.
+/// The one well-known name.
 const CALLS: &str = "calls";
 
 fn main() -> Outcome {
@@ -35,7 +35,7 @@ fn clients() -> Outcome {
         // The call says who is wanted, and where the answer goes.
         let mut inbox = domain.bind(PortOptions::named(&format!("wants a {service}")))?;
         let mut channel = calls.bind_writer()?;
-        // Nobody may have listened yet: one calls again.
+        // No server may have listened yet, so the client calls again.
         let mut answer = loop {
             channel.write(service.as_bytes(), soon())?;
             match inbox.receive(Access::Later, Duration::from_millis(50)) {

@@ -50,7 +50,7 @@ fn shop() -> Outcome {
     let mut stop = domain.publisher::<u8>("stop", options)?;
     stop.publish(&1)?;
     market.wait()?;
-    // The market has gone; who keeps a sample has it still.
+    // The market has gone; a subscriber that keeps a sample has it still.
     println!("of day {}: kept", kept[0].root()?.day);
     Ok(())
 }

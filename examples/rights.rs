@@ -1,6 +1,6 @@
 //! Rights: they travel in messages, and a port knows when no sender is left.
 //!
-//! A guest hands the keeper the right to send to a port that has no name, so that nobody
+//! A guest hands the keeper the right to send to a port that has no name, so that no one
 //! else can. Run it with `cargo run --example rights`.
 
 use portolan::{Access, Deadline, Domain, Message, Notice, PortOptions, Right};

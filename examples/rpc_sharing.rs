@@ -1,4 +1,4 @@
-//! Many clients that call seldom share channels, and cost next to nothing; who is busy is given
+//! Many clients that call seldom share channels, and cost next to nothing; a busy client is given
 //! channels of its own, for as long as nobody needs them more.
 //!
 //! Run it with `cargo run --example rpc_sharing`.

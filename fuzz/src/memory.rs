@@ -60,7 +60,7 @@ impl Extent {
 impl Drop for Extent {
     fn drop(&mut self) {
         // SAFETY:
-        // - allocated with this layout, and used by nobody: its arena goes with it.
+        // - allocated with this layout, and used by no code: its arena goes with it.
         unsafe { dealloc(self.start.as_ptr(), self.layout) };
     }
 }
@@ -73,7 +73,7 @@ struct More(Rc<RefCell<Vec<Extent>>>);
 
 // SAFETY:
 // - readable, writable, aligned: allocated so;
-// - used by nobody else, and kept: they are dropped with the message, after the arena.
+// - used by no other code, and kept: they are dropped with the message, after the arena.
 unsafe impl Grow for More {
     fn grow(&self, need: usize, wish: usize) -> Result<(NonNull<u8>, usize), NoRoom> {
         let mut all = self.0.borrow_mut();
@@ -102,7 +102,7 @@ impl Extents {
         let (start, bytes) = (first.start, first.layout.size());
         let extents = Self(Rc::new(RefCell::new(vec![first])));
         // SAFETY:
-        // - aligned, readable, writable, nobody else's: allocated just now, kept as long as
+        // - aligned, readable, writable, exclusive: allocated just now, kept as long as
         //   `extents`.
         let header = unsafe { Header::begin(start, bytes) }?;
         root::build::<T, NoRoom>(header, extents.more(), make).ok()?;
@@ -165,7 +165,7 @@ impl Extents {
         let more = self.more();
         let header = self.header()?;
         // SAFETY:
-        // - as in `read`; nobody else uses them: `self` is borrowed exclusively.
+        // - as in `read`; no other code uses them: `self` is borrowed exclusively.
         unsafe { root::edit::<T, R>(header, more, change) }
     }
 

@@ -4,7 +4,7 @@
 use arbitrary::{Result, Unstructured};
 use portolan::Deadline;
 use portolan_abi::FORMAT_VERSION;
-use portolan_abi::bridge::{Ask, FrameHeader, WAKE, RING_BYTES, SEALED, control};
+use portolan_abi::bridge::{Ask, FrameHeader, RING_BYTES, SEALED, WAKE, control};
 use portolan_abi::connect::{ConnectAnswer, ConnectRequest, OfferKind, OfferName};
 use portolan_abi::hello::socket_name;
 use portolan_abi::limits::{LINE, PAGE};

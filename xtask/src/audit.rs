@@ -2,17 +2,17 @@
 //! outside it.
 //!
 //! It knows the layouts, and none of the library's algorithms: it does not follow what a
-//! recovery does, but reads all tables while everybody holds still, and asks of every
-//! extent, right, port and waiter whether somebody living answers for it.
+//! recovery does, but reads all tables while all workers hold still, and asks of every
+//! extent, right, port and waiter whether a live space accounts for it.
 //!
 //! # What it asks
 //!
 //! - **A1** Every used extent of a cut chunk has exactly one holder: a living space's row,
 //!   or one untaken message. None: *leaked*. Several: *double owned*.
-//! - **A2** Every other page and chunk is free, and nobody's row names it.
-//! - **A3** What living spaces hold by their rows, and by the entries of channels, is what
-//!   they hold by their journals.
-//! - **A4** A space that is free holds nothing: no row, no port, no watch, no lock, no
+//! - **A2** Every other page and chunk is free, and no row names it.
+//! - **A3** What living spaces hold by their rows, and by the entries of channels and of signals,
+//!   is what they hold by their journals.
+//! - **A4** A place that is free holds nothing: no row, no port, no watch, no lock, no
 //!   claimed slot, no chunk; it reads and writes no channel, and no unit is being written.
 //! - **A5** A right in a row, or a receive right on its way, belongs to a live space.
 //! - **A6** A waiting space can be woken: a live space can still give the answer that a client
@@ -68,7 +68,7 @@ impl Findings {
         .all(|f| f.is_empty())
     }
 
-    /// Nobody is about to wake anybody any more: who sleeps beside a message hangs.
+    /// No process is about to make a wake any more: a receiver that sleeps beside a message hangs.
     pub(crate) fn count_sleepers(&mut self) {
         if !self.sleeping.is_empty() {
             self.hung.push(sleepers(&self.sleeping));
@@ -93,7 +93,7 @@ impl Findings {
     }
 }
 
-/// The finding, once nobody is about to wake them.
+/// The finding, once no process is about to wake them.
 pub(crate) fn sleepers(ports: &BTreeSet<u16>) -> String {
     format!("the receivers of ports {ports:?} sleep, and messages wait")
 }
@@ -110,7 +110,7 @@ struct Audit<'a> {
     holders: Holders,
     /// Rights in untaken messages.
     travelling: Vec<RightWord>,
-    /// Ports to which somebody owes an answer.
+    /// Ports to which a space owes an answer.
     owed: BTreeSet<PortName>,
     found: Findings,
 }
@@ -161,7 +161,7 @@ fn lives(pid: u32) -> bool {
     process_state(pid).is_some_and(|state| !matches!(state, 'Z' | 'X'))
 }
 
-/// Whether everybody in the region is alive and settled: nobody joins, leaves or is being
+/// Whether every space in the region is alive and settled: none joins, leaves or is being
 /// returned, and a living member hosts.
 pub(crate) fn is_settled(image: &Image) -> io::Result<bool> {
     let host = image.host()?;
@@ -203,7 +203,7 @@ impl Audit<'_> {
         self.ports.iter().find(open)
     }
 
-    /// A4: nobody is half in or half out.
+    /// A4: no space is half in or half out.
     fn members(&mut self) -> io::Result<()> {
         for space in &self.spaces {
             let Space { id, status, pid } = *space;
@@ -486,7 +486,7 @@ impl Audit<'_> {
             let index = port.index;
             match status.phase {
                 PortPhase::Free => {}
-                // A segment belongs to nobody; `rights` sees whether anybody has a right on it.
+                // A segment has no owner; `rights` checks whether a space has a right on it.
                 PortPhase::Open if status.shared => {}
                 PortPhase::Open if self.is_live(status.owner) => {
                     *owned.entry(status.owner).or_default() += u64::from(!status.replies);
@@ -499,10 +499,17 @@ impl Audit<'_> {
                         index,
                         generation: status.generation,
                     }) => {}
-                PortPhase::Moving => self.found.unreleased.push(format!(
-                    "port {index} moves to {:?}, where its right is not",
-                    port.transit
-                )),
+                PortPhase::Moving => {
+                    let (to, at) = (port.transit.port(), port.transit.position());
+                    let there = self.ports.iter().find(|p| p.index == to);
+                    let slots = there.map_or(&[][..], |p| &p.slots[..]);
+                    let slot = slots.iter().find(|s| s.state.position() == at);
+                    self.found.unreleased.push(format!(
+                        "port {index} ({status:?}) moves to port {to} at {at}, where its right is not: that is {:?}, with {:?} there",
+                        there.map(|p| (p.status, p.head)),
+                        slot.map(|s| s.state)
+                    ));
+                }
                 phase => {
                     let owner = status.owner;
                     let space = self.spaces.iter().find(|s| s.id == owner);

@@ -94,7 +94,7 @@ pub struct Return {
     pub incarnation: u32,
 }
 
-/// "Let me read the tables": an observer, who gets no space.
+/// "Let me read the tables": an observer, which gets no space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Look {
     /// The format that the observer speaks.

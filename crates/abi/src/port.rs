@@ -8,9 +8,9 @@ use crate::limits::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum PortPhase {
-    /// Nobody's: a new port may be made of it.
+    /// Free: a space may make a new port of it.
     Free = 0,
-    /// Being bound by its owner, or being made free again by it: nobody else touches the entry
+    /// Being bound by its owner, or being made free again by it: no other space touches the entry
     /// or what it names, but the host once that space is dead.
     Binding = 1,
     /// Receives messages.
@@ -128,7 +128,7 @@ impl PortStatus {
     }
 }
 
-/// Where a port's queue lies, as a word of its entry: one word, so that nobody ever reads the
+/// Where a port's queue lies, as a word of its entry: one word, so that no process ever reads the
 /// place of one queue and the shape of another.
 ///
 /// ```
@@ -351,7 +351,7 @@ impl SendCount {
     }
 }
 
-/// The send rights on one port that travel: those in messages that nobody has taken.
+/// The send rights on one port that travel: those in messages that no receiver has taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Travelling {
     /// How many. A count that has reached [`MOST_SENDS`] stays there.

@@ -1,7 +1,7 @@
 //! Packs public entries, which show observers what a space has outside the region.
 //!
 //! An export's memory and a connection to another domain lie in memory of their own. The space
-//! that has them says so in an entry of its own row, which nobody else writes while it lives;
+//! that has them says so in an entry of its own row, which no other process writes while it lives;
 //! the host empties the row of a dead space.
 
 /// What an entry tells of.

@@ -6,7 +6,7 @@
 pub enum SpacePhase {
     /// Nobody's.
     Free = 0,
-    /// Handed to a newcomer, who has not said yes yet.
+    /// Handed to a newcomer, which has not entered yet.
     Joining = 1,
     /// A member.
     Live = 2,
@@ -56,7 +56,7 @@ impl SpaceStatus {
     }
 }
 
-/// Who hosts: a space and its incarnation, or nobody.
+/// The host: a space and its incarnation, or none.
 ///
 /// It is taken by compare-exchange, from nobody, or from a space whose pidfd says dead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

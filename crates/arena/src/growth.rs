@@ -64,11 +64,11 @@ impl<T> From<Full<T>> for NoRoom {
     }
 }
 
-/// Who gives an arena more memory.
+/// Gives an arena more memory.
 ///
 /// # Safety
 ///
-/// What `grow` returns is readable and writable, aligned to 16 bytes, used by nobody else,
+/// What `grow` returns is readable and writable, aligned to 16 bytes, used by no other code,
 /// and stays so for as long as the arena is used, in this process and in those it goes to.
 pub unsafe trait Grow {
     /// At least `need` bytes, better `wish`, and how many there are.

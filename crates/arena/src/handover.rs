@@ -24,13 +24,13 @@ use std::time::Duration;
 /// | | trait objects, function pointers: they point into one program's code |
 /// | | types with `Drop`: what is in an arena is freed with its message, and never dropped there |
 /// | | `Cell`, `Mutex`, atomics: a structure is read by many threads at once |
-/// | | raw pointers, descriptors, unions: nobody knows what they mean elsewhere |
+/// | | raw pointers, descriptors, unions: they mean nothing elsewhere |
 ///
 /// # Safety
 ///
 /// - All that a value points to lies in the arena `'a`: no reference, function or vtable.
 /// - Nothing in it changes through a shared reference.
-/// - Nobody relies on its `Drop`.
+/// - No code relies on its `Drop`.
 /// - `describe` says all that its bytes depend on but the build: the name, and each field's
 ///   name, place and type; so two types with one description can be taken for one another.
 #[diagnostic::on_unimplemented(

@@ -104,7 +104,7 @@ impl Header {
     /// # Safety
     ///
     /// The memory is aligned to 16 bytes, readable and writable, and for as long as `'m`
-    /// nobody else uses it.
+    /// no other code uses it.
     pub unsafe fn begin<'m>(start: NonNull<u8>, bytes: usize) -> Option<&'m Self> {
         if bytes < size_of::<Self>() + UNIT {
             return None;
@@ -131,7 +131,7 @@ impl Header {
     /// # Safety
     ///
     /// The `bytes` bytes at `start` are aligned to 16 bytes, initialised and readable for as
-    /// long as `'m`, and written by nobody but through what is returned.
+    /// long as `'m`, and written only through the returned reference.
     pub unsafe fn find<'m>(start: NonNull<u8>, bytes: usize) -> Option<&'m Self> {
         if bytes < size_of::<Self>() {
             return None;
@@ -496,7 +496,7 @@ impl Header {
         // SAFETY:
         // - in bounds and aligned: a block is a multiple of `UNIT` bytes of our extents, at a
         //   multiple of it: what was handed out, and is cut from `left` or from a checked block;
-        // - exclusive: nobody uses it, it was given back or never handed out.
+        // - exclusive: no code uses it, it was given back or never handed out.
         unsafe { block.write(Free { next, bytes }) };
         self.idle.set(self.idle.get().saturating_add(bytes));
         self.free[list].set(block);
@@ -570,7 +570,7 @@ mod tests {
     fn two_in_a_row(memory: &mut [u128]) -> (&Header, NonNull<u8>, Layout) {
         let start = NonNull::from(memory).cast::<u8>();
         // SAFETY:
-        // - aligned, writable, nobody else's: the caller's, for as long as the header lives.
+        // - aligned, writable, exclusively the caller's, for as long as the header lives.
         let header = unsafe { Header::begin(start, EXTENT) }.unwrap();
         let all = Layout::from_size_align(header.left(), UNIT).unwrap();
         let block = header.allocate(all).unwrap();

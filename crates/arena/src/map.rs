@@ -36,7 +36,7 @@ enum Table<'a, K, V> {
 
 impl<'a, K, V> Map<'a, K, V> {
     /// An empty map; it takes memory when something is put into it. Its hash function
-    /// starts from a random number, so that nobody outside can choose keys that collide.
+    /// starts from a random number, so that no other process can choose keys that collide.
     pub fn new_in(arena: Arena<'a>) -> Self {
         thread_local! {
             static RANDOM: RandomState = RandomState::new();

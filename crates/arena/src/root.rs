@@ -46,7 +46,7 @@ pub fn build<T: Root, E: From<NoRoom>>(
 ///
 /// - The arena's root is a `T`, of this build: compare [`Header::hashes`] with
 ///   [`crate::handover::layout_of`] and [`crate::handover::BUILD_HASH`].
-/// - All extents of the arena are readable, and nobody changes them, for as long as `'m`.
+/// - All extents of the arena are readable, and no code changes them, for as long as `'m`.
 #[inline]
 pub unsafe fn read<'m, T: Root>(header: &'m Header) -> Option<&'m T::At<'m>> {
     let root = header.root(Layout::new::<T::At<'m>>())?.cast::<T::At<'m>>();
@@ -60,7 +60,7 @@ pub unsafe fn read<'m, T: Root>(header: &'m Header) -> Option<&'m T::At<'m>> {
 ///
 /// # Safety
 ///
-/// As for [`read`], and nobody else uses the arena's extents before this returns.
+/// As for [`read`], and no other code uses the arena's extents before this returns.
 pub unsafe fn edit<T: Root, R>(
     header: &Header,
     grow: Rc<dyn Grow>,

@@ -53,7 +53,7 @@ impl Drop for Ground {
     fn drop(&mut self) {
         for (piece, layout) in self.pieces.take() {
             // SAFETY:
-            // - allocated with this layout, and used by nobody: the arena is gone.
+            // - allocated with this layout, and used by no code: the arena is gone.
             unsafe { dealloc(piece.as_ptr(), layout) };
         }
     }
@@ -90,7 +90,7 @@ impl Heap {
         let ground = Ground::new(limit);
         let first = ground.piece(8192).unwrap();
         // SAFETY:
-        // - aligned, writable, nobody else's: just allocated, and kept by `ground`.
+        // - aligned, writable, exclusive: just allocated, and kept by `ground`.
         let header = unsafe { Header::begin(first, 8192) }.unwrap();
         root::build::<T, NoRoom>(header, Rc::clone(&ground) as Rc<dyn Grow>, make).unwrap();
         Self { ground, header }

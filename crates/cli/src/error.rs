@@ -42,7 +42,7 @@ pub(crate) enum CliError {
     /// Caller's: the domain that was named does not run.
     #[error("no domain named {name:?} runs on this machine")]
     NotRunning { name: String },
-    /// A peer's: somebody else traces the domain; the library's reason says who.
+    /// A peer's: another process traces the domain; the library's reason says who.
     #[error("{0}")]
     Traced(String),
     /// A peer's: the domain ended while it was looked at.

@@ -62,7 +62,7 @@ pub(crate) struct Segment {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) topic: Option<Topic>,
     pub(crate) bytes: u64,
-    /// Rights on it that somebody holds.
+    /// Rights on it that exist.
     pub(crate) rights: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) channel: Option<Channel>,
@@ -80,7 +80,7 @@ pub(crate) struct Channel {
     pub(crate) units: u64,
     pub(crate) reliable: bool,
     pub(crate) many_writers: bool,
-    /// The space that writes, if one does; of many writers nobody knows.
+    /// The space that writes, if one does; `None` for a channel of many writers.
     pub(crate) writer: Option<u8>,
     pub(crate) written_units: u64,
     /// How many readers can have an entry.

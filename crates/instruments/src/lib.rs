@@ -6,7 +6,7 @@
 //! | [`step`] | counting another process's instructions, one by one, and its system calls |
 //! | [`mqueue`] | POSIX message queues, to measure against |
 //! | [`sysv`] | System V message queues, the same |
-//! | [`tripwire`] | memory whose stores tell somebody |
+//! | [`tripwire`] | memory whose stores call a function |
 //! | [`push`] | asking for a line that was written to be moved nearer to others |
 
 pub mod mqueue;

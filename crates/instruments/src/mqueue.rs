@@ -18,7 +18,7 @@ const PAST: libc::timespec = libc::timespec {
 /// A message queue in the kernel.
 ///
 /// Made under a name, which goes when its creator calls [`unlink`](Self::unlink) or
-/// drops it. Who has it open keeps it.
+/// drops it. A process that has it open keeps it.
 ///
 /// # Examples
 ///
@@ -98,7 +98,7 @@ impl Queue {
             // SAFETY:
             // - The name is a C string.
             let removed = unsafe { libc::mq_unlink(name.as_ptr()) };
-            // Somebody may have removed it already, which is as good.
+            // Another process may have removed it already, which is as good.
             let _ = removed;
         }
     }
@@ -193,7 +193,7 @@ fn owned(raw: libc::mqd_t) -> io::Result<OwnedFd> {
         return Err(io::Error::last_os_error());
     }
     // SAFETY:
-    // - On Linux a queue's handle is a descriptor, just made, and owned by nobody yet.
+    // - On Linux a queue's handle is a descriptor, just made, and owned by no value yet.
     Ok(unsafe { OwnedFd::from_raw_fd(raw) })
 }
 

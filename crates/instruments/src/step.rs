@@ -26,7 +26,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// The Unix signal of a mark: one that does nothing where nobody steps.
+/// The Unix signal of a mark: one that does nothing while no thread steps.
 const MARK: i32 = libc::SIGURG;
 /// How a stop at a system call tells itself from a step.
 const CALL: i32 = libc::SIGTRAP | 0x80;
@@ -273,7 +273,7 @@ struct Guard {
 
 #[derive(Debug, Default)]
 struct State {
-    /// When it has to have stopped, while somebody waits for that.
+    /// When it has to have stopped, while a thread waits for that.
     until: Option<Instant>,
     late: bool,
     over: bool,
@@ -314,7 +314,7 @@ impl Drop for Guard {
 }
 
 fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    // Nobody panics with it.
+    // No thread panics while it holds the lock.
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

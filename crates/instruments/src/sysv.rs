@@ -48,7 +48,7 @@ impl Letter {
     /// A message of `len` bytes, all zero.
     pub fn new(len: usize) -> Self {
         let mut words = vec![0; 1 + len.div_ceil(8)];
-        // Any type above zero will do: nobody chooses by it.
+        // Any type above zero will do: no receiver chooses by it.
         words[0] = 1;
         Self { words, len }
     }
@@ -197,7 +197,7 @@ fn remove(id: libc::c_int) {
     // SAFETY:
     // - To remove it, no buffer is needed.
     let removed = unsafe { libc::msgctl(id, libc::IPC_RMID, std::ptr::null_mut()) };
-    // Somebody may have removed it already, which is as good.
+    // Another process may have removed it already, which is as good.
     let _ = removed;
 }
 

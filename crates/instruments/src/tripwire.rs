@@ -7,7 +7,7 @@
 //!
 //! ```text
 //!           store: trap, open, tell, store
-//!   armed --------------------------------> open (stores tell nobody)
+//!   armed --------------------------------> open (stores call nothing)
 //!     ^                                       |
 //!     +------------------ arm ----------------+
 //! ```
@@ -170,7 +170,7 @@ mod tests {
         wire.arm().unwrap();
         wire.store(1, 4);
         assert_eq!(take(), [8]);
-        // Every store was made, and others see it; their own tell nobody.
+        // Every store was made, and others see it; their own stores call nothing.
         let word = |index| theirs.word(index).load(Ordering::Acquire);
         assert_eq!([word(0), word(1), word(PAGE / 8 + 3)], [1, 4, 3]);
         wire.arm().unwrap();

@@ -47,7 +47,7 @@ pub(crate) struct Experiment {
     pub(crate) source: Source,
     /// What the paper leads one to expect here.
     pub(crate) hypothesis: &'static str,
-    /// How it is measured, for somebody who would do it again.
+    /// How it is measured, for a reader who would do it again.
     pub(crate) method: &'static str,
     /// Without any of these there is no row at all.
     pub(crate) needs: &'static [Need],

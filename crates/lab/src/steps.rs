@@ -79,13 +79,13 @@ impl Signals {
         })
     }
 
-    /// Finds out that nobody handles an address.
+    /// Finds out that an address has no handler.
     pub(crate) fn to_nobody(&self) {
         let address = self.segment.address() + 4096;
         black_box(self.domain.signal(black_box(address)).ok());
     }
 
-    /// Signals somebody who is not waiting.
+    /// Signals a thread that is not waiting.
     pub(crate) fn push(&self) {
         let address = self.segment.address();
         black_box(self.domain.signal(black_box(address)).ok());
@@ -106,7 +106,7 @@ impl Locked {
     }
 
     pub(crate) fn insert(&self, address: usize) {
-        // Nobody panics with it.
+        // No thread panics while it holds it.
         let mut queue = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         queue.push_back(black_box(address));
     }

@@ -89,7 +89,7 @@ pub enum System {
     Topic,
     /// A word written into memory that the other side exports, which looks for it.
     Word(Way),
-    /// Units written into memory that the receiver exports, who reads them there.
+    /// Units written into memory that the receiver exports, which reads them there.
     Units(Way),
     /// One operation on exported memory, by one side.
     Update(Update),

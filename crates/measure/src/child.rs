@@ -300,7 +300,7 @@ impl Child {
             .map_err(MeasureError::system(doing))?;
         let (role, expected) = (self.role.clone(), Arc::clone(&self.expected));
         let watcher = move || {
-            // An unanswerable poll must not end the command: nobody died.
+            // An unanswerable poll must not end the command, because no peer died.
             if !readable(pidfd.as_fd(), None).unwrap_or(false) {
                 return;
             }

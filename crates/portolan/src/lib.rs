@@ -45,13 +45,13 @@
 //! | fill memory once and show it to many, unchangeable | [`Unsealed`], [`Sealed`] |
 //! | see who holds what | [`Domain::survey`] |
 //! | export counters (feature `metrics`) | `Survey::record_metrics` |
-//! | see what everybody does, event by event | [`Domain::trace`], [`Trace`] |
+//! | see what all members do, event by event | [`Domain::trace`], [`Trace`] |
 //!
 //! # What to expect of it
 //!
 //! - Whatever is sent belongs to the receiver; a call that fails gives back what it took.
 //! - A process may die at any instruction: its memory comes back, its ports are dead
-//!   names, its clients get an error, and nobody hangs.
+//!   names, its clients get an error, and none hangs.
 //! - No call waits without a [`Deadline`]; no callback runs on a foreign thread; one
 //!   background thread a membership waits for deaths and uses no time otherwise.
 //! - A forked child is not a member, and says so when it tries ([`Disowned`]).
@@ -188,7 +188,7 @@ pub use portolan_arena::Handover;
 /// }
 /// ```
 ///
-/// Types that rely on their `Drop`, which nobody would run:
+/// Types that rely on their `Drop`, which would not run:
 ///
 /// ```compile_fail,E0119
 /// #[derive(portolan::Handover)]
@@ -209,7 +209,7 @@ pub use portolan_arena::Handover;
 /// }
 /// ```
 ///
-/// Unions, of which nobody can say what their bytes mean:
+/// Unions, whose bytes may mean anything:
 ///
 /// ```compile_fail
 /// #[derive(portolan::Handover)]

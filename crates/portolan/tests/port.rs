@@ -296,7 +296,7 @@ fn a_moved_receive_right_takes_its_queue_along() -> Outcome {
             [round]
         );
     }
-    // A receive right in a message that nobody takes closes its port.
+    // A receive right in a message that is not taken closes its port.
     let mut message = Message::default();
     message.attach(port)?;
     to_inbox.send(message, WhenFull::Fail)?;

@@ -91,7 +91,7 @@ fn a_right_that_arrives_during_a_count() {
 }
 
 /// The header, and with it the list of rights, lies in an extent, which is free before the slot is
-/// closed: who closes the port after the death finds no rights any more.
+/// closed: the host that closes the port after the death finds no rights any more.
 #[test]
 fn rights_in_a_long_message_count_no_more_when_who_gives_it_back_has_died() {
     const TEST: &str = "rights_in_a_long_message_count_no_more_when_who_gives_it_back_has_died";
@@ -117,5 +117,48 @@ fn rights_in_a_long_message_count_no_more_when_who_gives_it_back_has_died() {
         until(&format!("nobody can send, after a death at {mark}"), || {
             port.senders() == 0
         });
+    }
+}
+
+/// Whoever takes a long message notes the rights before the extent that lists them: if it dies in
+/// between, that extent is free before its port is closed.
+#[test]
+fn rights_in_a_long_message_are_gone_when_who_takes_it_has_died() {
+    const TEST: &str = "rights_in_a_long_message_are_gone_when_who_takes_it_has_died";
+    if let Some([name, mark]) = portolan_testkit::role() {
+        let domain = Domain::join(&name).unwrap();
+        let mut doomed = domain.bind(PortOptions::named("doomed")).unwrap();
+        until("the message is there", || doomed.depth() == 1);
+        portolan_testkit::die_at(&mark, portolan_shm::mark::install);
+        drop(doomed.receive(Default::default(), Deadline::NOW));
+        return;
+    }
+    let marks = [
+        "right.arrives",
+        "receive.rights_noted",
+        "receive.noted",
+        "right.arrived",
+    ];
+    for mark in marks {
+        let name = format!("taken-{}-{}", std::process::id(), mark.replace('.', "-"));
+        let domain = Domain::join(&name).unwrap();
+        let port = domain.bind(PortOptions::unnamed()).unwrap();
+        let carried = domain.bind(PortOptions::unnamed()).unwrap();
+        let to_carried = carried.make_send();
+        let mut victim = portolan_testkit::spawn(TEST, &[&name, mark]);
+        let doomed = domain.connect("doomed", PATIENCE).unwrap();
+        let mut message = Message::new(&[7; 1_000]).unwrap();
+        message.attach(port.make_send()).unwrap();
+        message.attach(carried).unwrap();
+        doomed.send(message, WhenFull::Fail).unwrap();
+        let ended = victim.wait().unwrap();
+        assert_eq!(ended.signal(), Some(libc::SIGKILL), "{mark}: {ended}");
+        until(&format!("nobody can send, after a death at {mark}"), || {
+            port.senders() == 0
+        });
+        until(
+            &format!("its port is closed, after a death at {mark}"),
+            || !to_carried.is_live(),
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! Threads of a server that nobody calls, and of a client that does not call, sleep, and
+//! Tests that threads of a server without calls, and of a client that does not call, sleep, and
 //! end with it. A program of its own, so that all threads of that name are theirs.
 
 use portolan::rpc::{self, Concurrency, ServerOptions};

@@ -48,7 +48,7 @@ fn its_rights_travel() {
     let mut message = Message::default();
     message.attach(segment).unwrap();
     port.make_send().send(message, WhenFull::Fail).unwrap();
-    // Nobody has it now but the message.
+    // Only the message has it now.
     assert_eq!(used(&domain).1, 1);
     let mut message = port.receive(Access::Now, Deadline::NOW).unwrap();
     let Some(Right::Segment(segment)) = message.take_rights().pop() else {
@@ -166,7 +166,7 @@ fn making_and_finding_race_with_the_last_drop() {
                             Err(_) => continue,
                         },
                     };
-                    // Memory that was freed under us would be somebody's zeros.
+                    // Memory that was freed under us would be another's zeros.
                     let mine = &segment.words()[usize::try_from(worker).unwrap()];
                     mine.store(i + 1, Ordering::SeqCst);
                     std::thread::yield_now();

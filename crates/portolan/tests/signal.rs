@@ -1,4 +1,5 @@
-//! Signals: who is told of an address, by whom, and what deaths leave behind.
+//! Tests signals: which handler is told of an address, by which sender, and what deaths leave
+//! behind.
 
 use portolan::{Deadline, Domain, ListenerOptions, SignalError, Waiting};
 use portolan_testkit::PATIENCE;

@@ -88,14 +88,14 @@ fn what_had_come_goes_along_also_to_a_listener_that_is_full_or_small() {
     }
     assert_eq!(there.dropped(), 96);
     here.give(handler, &there.outbox()).unwrap();
-    // All of it, in order, and by nobody else. (The four that are in the other FIFO as well
+    // All of it, in order, and by no other handler. (The four that are in the other FIFO as well
     // are handled once more.)
     assert_eq!((here.poll(), there.poll()), (100, 104));
     let sent: Vec<usize> = (at..at + 100).collect();
     assert_eq!((taken(&wide), taken_once(&seen)), (sent.clone(), sent));
     assert_eq!((taken(&over).len(), taken(&theirs).len()), (4, 0));
 
-    // Back and on, before anybody looks: what came along goes along.
+    // Back and on, before any thread looks: what came along goes along.
     for offset in 0..4 {
         assert_eq!(domain.signal(at + offset).unwrap(), 2);
     }

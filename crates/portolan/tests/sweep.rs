@@ -82,7 +82,7 @@ fn a_late_sweeper_leaves_the_next_port_of_the_entry_alone() {
     until("the sweeper has looked at the entry", || {
         SWEEPER.is_reached()
     });
-    // Somebody else gives the entry back.
+    // Another thread gives the entry back.
     let refused = stale.send(Message::default(), WhenFull::Fail).unwrap_err();
     assert!(matches!(refused.why, SendError::DeadName));
     assert_eq!(ports(&domain), []);

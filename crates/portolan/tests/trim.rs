@@ -1,4 +1,4 @@
-//! Memory that nobody uses goes back to the system, while others allocate.
+//! Tests that unused memory goes back to the system, while others allocate.
 
 use portolan::{Domain, Protection};
 use std::sync::atomic::{AtomicBool, Ordering};

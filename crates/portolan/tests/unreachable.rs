@@ -1,4 +1,4 @@
-//! Ports whose receive rights wait in one another's queues: nobody can receive from them any
+//! Ports whose receive rights wait in one another's queues: no space can receive from them any
 //! more, so they are closed, and what waits in them comes back.
 
 use portolan::{

@@ -74,7 +74,7 @@ impl Client {
         self.places.iter().filter(posted).count()
     }
 
-    /// Has the next [`Client::review`] ask about one-way calls at once: somebody waits for them.
+    /// Has the next [`Client::review`] ask about one-way calls at once: a caller waits for them.
     pub fn hasten(&mut self, now: Time) {
         for place in &mut self.places {
             if place.phase == Phase::Open && place.flags.has(Flags::ONE_WAY) {
@@ -159,7 +159,7 @@ impl Client {
         self.vacant().ok().map(|(number, _)| number)
     }
 
-    /// Whether the call with this number has not ended, or nobody has taken its outcome.
+    /// Whether the call with this number has not ended, or no caller has taken its outcome.
     pub fn awaits(&self, number: u64) -> bool {
         // Of another server's answers the numbers are not known any more.
         let known = |p: &&Place| p.number == number || p.number == 0;
@@ -230,7 +230,7 @@ impl Client {
             .is_some_and(|p| p.serial == id.serial && p.phase == Phase::Open)
     }
 
-    /// The number of a call that nobody has taken the outcome of.
+    /// The number of a call whose outcome no caller has taken.
     pub fn number(&self, id: CallId) -> Option<u64> {
         let place = self.places.get(id.place)?;
         (place.serial == id.serial && place.phase != Phase::Free).then_some(place.number)

@@ -25,7 +25,7 @@ pub struct ServerCounts {
     pub too_late: u64,
     /// Packets that were sent again because the client asked.
     pub sent_again: u64,
-    /// One-way calls that were handed out and refused: nobody was there to run them.
+    /// One-way calls that were handed out and refused: no thread was free to run them.
     pub refused: u64,
 }
 
@@ -47,7 +47,7 @@ pub struct Server {
     pub(crate) cancelled_numbers: u64,
     /// Numbers that may be taken, in order.
     pub(crate) ready: VecDeque<u64>,
-    /// Numbers that are running and that nobody waits for any more.
+    /// Numbers that are running and that no client waits for any more.
     cancelled: VecDeque<u64>,
     /// One-way calls that have come since the client was last told.
     untold: u64,
@@ -170,7 +170,7 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// [`Stale`] if nobody waits for it any more.
+    /// [`Stale`] if the client does not wait for it any more.
     #[inline]
     pub fn answer<L: Link + ?Sized>(
         &mut self,
@@ -207,7 +207,7 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// [`Closed`], once the connection is. What is running may end; nobody hears of it.
+    /// [`Closed`], once the connection is. Running calls may end; the client does not hear of it.
     #[inline]
     pub fn poll<L: Link + ?Sized>(&mut self, now: Time, link: &mut L) -> Result<bool, Closed> {
         end::poll(self, now, link)

@@ -42,7 +42,7 @@ fn what_is_asked_about_in_haste_is_known_at_once_and_runs_after_the_client_has_l
     assert_eq!((client.posted(), client.open()), (0, 1));
     assert_eq!(client.counts().unconfirmed, 0);
 
-    // Nobody has taken them yet.
+    // No caller has taken them yet.
     client.close(&mut at_client);
     let end = Err(Closed::Left);
     assert_eq!(server.poll(now, &mut at_server), end);

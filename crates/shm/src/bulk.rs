@@ -1,6 +1,6 @@
 //! Copies between private bytes and words that others may write or read meanwhile.
 //!
-//! What is copied while somebody writes it may be any mixture: the caller finds out
+//! A copy of bytes that another process writes meanwhile may be any mixture: the caller finds out
 //! afterwards, by a stamp or a checksum, and throws it away. A plain `memcpy` would be a
 //! data race; word by word with relaxed atomics is sound and slow; so where the processor
 //! has better it is used, by instructions that the compiler cannot look into.

@@ -9,7 +9,7 @@
 //!
 //! A chunk's *cache owner* is the space that looks there first for a free extent, so
 //! that what a consumer frees flows back to its producer. It is a preference:
-//! extents are claimed by compare-exchange, and under pressure by anybody.
+//! extents are claimed by compare-exchange, and under pressure by any space.
 //!
 //! # Invariants
 //!
@@ -20,11 +20,11 @@
 //!   the host finishes the step backwards after that space's death.
 //!   A *returning* chunk keeps its old cache owner as argument, until that dies too.
 //! - **C3** Memory is taken from the kernel while a chunk is *taking*, so before
-//!   anybody's hands touch it.
+//!   any process touches it.
 //! - **C4** A chunk that says *populated* has all its memory: it says so after its memory was
 //!   taken, and no longer before any of it is given back. A death in between leaves a *taking*
 //!   chunk that does not say so, whose memory the host gives back. (Where pages are guarded
-//!   nobody can open a hole: its owner would die of it.)
+//!   no space can open a hole: its owner would die of it.)
 //!
 //! A fresh file is all zeros, which reads as free chunks, and as *free* allocation
 //! words of generation 0; a word of a chunk that is not cut is never claimed (C1:
@@ -47,7 +47,7 @@ pub struct Chunks<'r> {
 pub enum GiveBack {
     /// It is free now: so many chunks.
     Done(usize),
-    /// An extent of it is in use, or somebody else is at it.
+    /// An extent of it is in use, or another space is changing it.
     Busy,
 }
 
@@ -294,7 +294,8 @@ impl<'r> Chunks<'r> {
         matches!(word.r#use, ChunkUse::Small | ChunkUse::Head) && word.size == size.code()
     }
 
-    /// Gives a chunk or a run back to the domain, if no extent of it is in use. For anybody.
+    /// Gives a chunk or a run back to the domain, if no extent of it is in use. Any space may call
+    /// it.
     pub fn give_back(&self, alloc: &AllocWords<'_>, index: usize, by: u8) -> GiveBack {
         let was = self.read(index);
         let Some(size) = Size::from_code(was.size)
@@ -367,7 +368,7 @@ impl<'r> Chunks<'r> {
     /// given that memory to the kernel and called [`Chunks::abandon`].
     pub fn reclaim(&self, alloc: &AllocWords<'_>, index: usize, space: u8) -> bool {
         let mut word = self.read(index);
-        // Somebody else is giving it back; it is not to return to a dead cache owner.
+        // Another space is giving it back; it is not to return to a dead cache owner.
         while word.r#use == ChunkUse::Returning
             && word.cache_owner != space
             && word.argument == u32::from(space)
@@ -396,7 +397,7 @@ impl<'r> Chunks<'r> {
             // A body whose head never came about: its claimer died while cutting.
             ChunkUse::Body if !self.has_head(word) => {
                 // By compare-exchange: or its run was given back this instant, and it is
-                // somebody else's by now.
+                // another space's by now.
                 self.change(
                     index,
                     word,
@@ -458,7 +459,7 @@ impl<'r> Chunks<'r> {
                         ..word
                     },
                 ) {
-                    // Somebody began to give it back, or has done so.
+                    // Another space began to give it back, or has done so.
                     return self.reclaim(alloc, index, space);
                 }
                 false

@@ -13,8 +13,8 @@
 //! # Invariants
 //!
 //! - **N1** No two entries have won one name. Of two candidates the one that announced itself later
-//!   sees the other one. It gives up if that one has won or has the lower index; else it takes the
-//!   other one's candidacy away first, by compare-exchange, or finds that it has won.
+//!   sees the earlier. The later one gives up if the earlier has won or has the lower index; else
+//!   it takes the earlier one's candidacy away first, by compare-exchange, or finds that it has won.
 //! - **N2** A stopped or dead candidate delays only candidates for the same name: to them the name
 //!   is taken.
 //! - **N3** The name's text is in the entry before the word says anything of it.
@@ -49,7 +49,7 @@ impl NameHash {
         word.load(Ordering::Acquire) == self.0 | SHOWN
     }
 
-    /// Whether a word says that nobody else may take this name: shown, or about to be.
+    /// Whether a word says that no other entry may take this name: shown, or about to be.
     pub fn is_taken(self, word: &AtomicU64) -> bool {
         let word = word.load(Ordering::Acquire);
         word == self.0 | SHOWN || word == self.0 | WON
@@ -99,7 +99,7 @@ pub fn win(
             }
         }
     }
-    // The commit point: nobody else wins this name until this word says something else.
+    // The commit point: no other entry wins this name until this word says something else.
     let won = our_word.compare_exchange(
         name.0 | CANDIDATE,
         name.0 | WON,

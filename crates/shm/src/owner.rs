@@ -275,7 +275,7 @@ impl<'r> AllocWords<'r> {
     #[inline]
     pub fn read(&self, page: u32) -> AllocWord {
         match self.words.get(page as usize) {
-            // Acquire: who frees wrote before (O4).
+            // Acquire: a thread that frees wrote before (O4).
             Some(word) => AllocWord(word.load(Ordering::Acquire)),
             None => AllocWord::new(Alloc::Locked, 0),
         }
@@ -365,7 +365,7 @@ impl<'r> AllocWords<'r> {
         freed
     }
 
-    /// Frees an extent on behalf of the dead, or out of a message nobody will take.
+    /// Frees an extent on behalf of the dead, or out of a message that no receiver will take.
     /// `false` if that use of it had ended already (O3).
     pub fn reclaim(&self, page: u32, generation: u32) -> bool {
         let was = self.read(page);

@@ -37,7 +37,7 @@
 //!   taken bit is set exactly while the bank is owned, but for the steps of taking and giving
 //!   back; a search may rely on it and lose nothing.
 //! - **U4** At a slot's place lies a slot's state, or zero, for as long as the region lives. A
-//!   zero reads as free at position 0, and nobody looks for that.
+//!   zero reads as free at position 0, and no sender looks for that.
 //! - **U5** Before a queue's memory or entry is given back, `positions` goes beyond all that a
 //!   sender of that queue can look for ([`crate::queue::Queue::retired`]); a queue is opened
 //!   beyond `positions`, which is read after its banks were taken.
@@ -134,7 +134,7 @@ impl<'r> QueueMemory<'r> {
                 }
                 return Some(bank);
             }
-            // Somebody was faster, and its bits will tell.
+            // Another space was faster, and its bits will tell.
             from = first + count;
         }
     }
@@ -246,7 +246,7 @@ impl<'r> QueueMemory<'r> {
             let Some(memory) = self.memory.get(word) else {
                 continue;
             };
-            // Relaxed: nobody else changes these bits while they are ours.
+            // Relaxed: no other space changes these bits while they are ours.
             if memory.load(Ordering::Relaxed) & mask == mask {
                 continue;
             }

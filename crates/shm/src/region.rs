@@ -48,7 +48,7 @@ pub struct Header {
     pub user: AtomicU64,
     /// Bit 0: pages are locked in memory.
     pub options: AtomicU64,
-    /// Who hosts.
+    /// The space that hosts.
     pub host: HostLine,
     /// Names: the futex of those who wait for one.
     pub names: NamesLine,
@@ -107,7 +107,7 @@ pub struct NamesLine {
 /// See [`Header::signals`].
 #[repr(C, align(64))]
 pub struct SignalsLine {
-    /// The space that holds the lock on ranges plus one, 0 for nobody; a futex.
+    /// The space that holds the lock on ranges plus one, 0 for none; a futex.
     pub lock: AtomicU32,
 }
 
@@ -321,7 +321,7 @@ pub struct Tables<'r> {
     pub geometry: Geometry,
     /// The head.
     pub header: &'r Header,
-    /// Spaces; the first is nobody's.
+    /// Spaces; the first is never used.
     pub spaces: &'r [SpaceEntry],
     /// Ports.
     pub ports: &'r [PortEntry],
@@ -467,7 +467,7 @@ impl<'r> Tables<'r> {
     /// were ever used before it is in use.
     #[inline]
     pub fn used_spaces(&self) -> impl Iterator<Item = u8> + use<'r> {
-        // SeqCst: before the rows of those spaces are read; who has written one had been
+        // SeqCst: before the rows of those spaces are read; a space that has written one had been
         // counted.
         let used =
             usize::try_from(self.header.spaces.value.load(Ordering::SeqCst)).unwrap_or(MAX_SPACES);

@@ -1,7 +1,7 @@
 //! A trace ring keeps the events that a space's threads, and its fault handler, recorded last.
 //!
-//! Written by every thread of one space, read by one tracer elsewhere. Nobody waits for
-//! anybody; a writer may be killed, or stopped for ever, at any instruction.
+//! Written by every thread of one space, read by one tracer elsewhere. No writer waits for
+//! another; a writer may be killed, or stopped for ever, at any instruction.
 //!
 //! ```text
 //!           claim a number (fetch_add), then the line (CAS)          publish (store)
@@ -35,7 +35,7 @@ const HEAD: usize = if cfg!(loom) { 1 } else { TRACE_HEAD };
 /// written only when a trace begins or ends.
 #[repr(C, align(64))]
 pub struct TraceLine {
-    /// [`portolan_abi::trace::TraceSwitch`]; 0 while nobody traces.
+    /// [`portolan_abi::trace::TraceSwitch`]; 0 while no tracer records.
     pub switch: AtomicU64,
     /// Number of the first event since it was switched on.
     pub since: AtomicU64,
@@ -118,7 +118,7 @@ impl<'r> Ring<'r> {
         for (to, word) in line[1..].iter().zip(words) {
             to.store(*word, Ordering::Relaxed);
         }
-        // Release: who finds it done finds the words.
+        // Release: a thread that finds it done finds the words.
         line[0].store(done.pack(), Ordering::Release);
         true
     }

@@ -67,7 +67,8 @@ impl WaitSetEntry {
     /// Marks `member` ready; says whether the waiter must be woken.
     pub fn raise(&self, member: usize) -> bool {
         let leaf = member / 64 % LEAVES;
-        // Release each, bottom up: who sees a bit above finds the bit below (pairs with `drain`).
+        // Release each, bottom up: a thread that sees a bit above finds the bit below (pairs with
+        // `drain`).
         self.leaves[leaf].fetch_or(1 << (member % 64), Ordering::AcqRel);
         self.ridges[leaf / 64].fetch_or(1 << (leaf % 64), Ordering::AcqRel);
         self.summit.fetch_or(1 << (leaf / 64), Ordering::SeqCst);

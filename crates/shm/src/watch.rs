@@ -35,7 +35,7 @@ const _: () = assert!(size_of::<WatchEntry>() as u64 == portolan_abi::region::WA
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum WatchPhase {
-    /// Nobody's.
+    /// Free.
     Free = 0,
     /// Being written by its space.
     Writing = 1,

@@ -16,7 +16,7 @@ use portolan_shm::atomic::AtomicU64;
 use portolan_shm::byte_ring::{ByteRing, Reader, Writer};
 use support::explore;
 
-/// The socket: a ring stays in it until somebody takes it.
+/// The socket: a wake stays in it until the side takes it.
 #[derive(Default)]
 struct Bell {
     woken: Mutex<bool>,

@@ -128,7 +128,7 @@ fn the_bytes_of_an_extent_that_was_cut_anew_are_its_allocators() {
     });
 }
 
-/// C1: who claims an extent of a chunk that was cut anew meanwhile finds that out.
+/// C1: a space that claims an extent of a chunk that was cut anew meanwhile finds that out.
 #[test]
 fn an_extent_of_another_cut_is_not_allocated() {
     explore("cut anew and allocate", 3, || {

@@ -248,7 +248,7 @@ fn a_writer_that_is_lapped_takes_nothing_back() {
     });
 }
 
-/// A writer of many dies in the middle of its unit: once the host has voided that, nobody has to
+/// A writer of many dies in the middle of its unit: once the host has voided that, no writer has to
 /// step over it.
 #[test]
 fn a_writer_of_many_dies() {

@@ -45,7 +45,7 @@ impl Names {
         }
     }
 
-    /// Looks whether somebody has it, and takes it.
+    /// Looks whether an entry has it, and takes it.
     fn look_and_take(&self, ours: usize) -> bool {
         let taken = self.0.iter().any(|word| Self::name().is_taken(word));
         if !taken {
@@ -89,7 +89,8 @@ fn who_looks_and_then_takes_shares_it() {
     explore("look and take", 3, || at_once(2, Names::look_and_take));
 }
 
-/// N2: who has the name gives it up, or somebody tries in between: it is never had twice.
+/// N2: the entry that has the name gives it up, or another one tries in between: it is never had
+/// twice.
 #[test]
 fn a_name_that_is_given_up_is_won_again() {
     explore("given up", 3, || {

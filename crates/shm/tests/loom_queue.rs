@@ -377,7 +377,7 @@ fn what_is_taken_and_was_passed_was_noted_before() {
     });
 }
 
-/// Q5: a message that is passed between the two looks of somebody else is not taken.
+/// Q5: a message that is passed between the two looks of another process is not taken.
 #[test]
 fn what_is_passed_is_not_taken() {
     explore("passed, and looked at", 3, || {

@@ -47,7 +47,7 @@ impl Heap {
         Some(first)
     }
 
-    /// Uses a run that it has, and gives it back: nobody else uses any of it meanwhile.
+    /// Uses a run that it has, and gives it back: no other port uses any of it meanwhile.
     fn use_and_give_back(&self, port: u16, first: usize, count: usize, empty: bool) {
         for user in &self.users[first..first + count] {
             assert_eq!(user.swap(1, Ordering::Relaxed), 0, "two use one bank");
@@ -227,7 +227,7 @@ impl World {
     }
 }
 
-/// A port that nobody sends to holds nothing, and has all of its slots and its place in order.
+/// A port without a sender holds nothing, and has all of its slots and its place in order.
 fn is_untouched(queue: &Queue<'_>, from: u64) {
     let slots = queue.slots() as u64;
     for position in from..from + slots {

@@ -116,7 +116,7 @@ impl World {
         true
     }
 
-    /// Closes a slot that nobody took from, and the right in it with it; whether none is left.
+    /// Closes a slot that no receiver took from, and the right in it with it; whether none is left.
     fn dispose(&self, slot: &AtomicU64) -> bool {
         if slot.load(Ordering::Acquire) != PUBLISHED {
             return false;
@@ -142,7 +142,7 @@ impl World {
         self.row(space).forget(0);
     }
 
-    /// Closes the segment if nobody has a right; whether it did.
+    /// Closes the segment if no space has a right; whether it did.
     fn close_unused(&self, space: u8) -> bool {
         if !self.is_unused() {
             return false;
@@ -388,7 +388,7 @@ fn a_closer_that_dies_leaves_a_segment_that_is_closed() {
     });
 }
 
-/// G1: a publisher renames a segment that nobody else has; who joins by the old name is too late.
+/// G1: a publisher renames a segment that no other space has; a joiner by the old name is too late.
 #[test]
 fn a_segment_that_is_renamed_is_nobody_elses() {
     explore("join, rename", 6, || {

@@ -447,7 +447,7 @@ fn two_are_added_and_one_given_up_without_the_lock() {
     });
 }
 
-/// Who lists handlers dies; the next one finishes it, and no signal is found twice.
+/// The thread that lists handlers dies; the next one finishes it, and no signal is found twice.
 #[test]
 fn who_lists_handlers_dies() {
     explore_deaths("listing", 2, |k| {

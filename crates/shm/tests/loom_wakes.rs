@@ -1,14 +1,14 @@
-//! Who owes a wake: of several that could wake a sleeper one stops, for good, before any of its
-//! steps, and nobody acts for it, for it is not dead. What another one brings is found all the
-//! same.
+//! Tests who owes a wake: of several threads that could wake a sleeper one stops, for good, before
+//! any of its steps, and no host acts for it, because it is not dead. What another one brings is
+//! found all the same.
 //!
 //! ```sh
 //! RUSTFLAGS="--cfg loom" cargo test -p portolan-shm --release --target-dir target/loom \
 //!     --test loom_wakes -- --nocapture --test-threads 1
 //! ```
 //!
-//! A sleeper that nobody wakes is a deadlock, which loom finds. Where only one could make a wake
-//! there is none of these models: nobody but a port's receiver makes room in its queue, and
+//! A sleeper without a wake is a deadlock, which loom finds. Where only one could make a wake
+//! there is none of these models: only a port's receiver makes room in its queue, and
 //! only the other process wakes a side of a byte ring. What becomes of their sleepers when they
 //! die is in `loom_death` and in the control socket of a connection.
 #![cfg(loom)]
@@ -159,7 +159,7 @@ fn a_reader_in_a_wait_set_beside_a_stopped_writer() {
     });
 }
 
-/// Two readers, which have one mark together: it is taken back only if nobody has armed since
+/// Two readers, which have one mark together: it is taken back only if no reader has armed since
 /// (M7).
 #[test]
 fn two_readers_of_a_writer_that_rouses_one_while_the_other_arms() {

@@ -19,7 +19,7 @@ const ANY: NonZeroU32 = NonZeroU32::MAX;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a sleeper looks at its word again unless it timed out"]
 pub enum Wake {
-    /// Somebody woke us, or a signal did, or nothing at all: look at the word again.
+    /// A waker woke us, or a signal did, or nothing at all: look at the word again.
     Woken,
     /// The word did not have the expected value, so there was no sleep.
     Changed,

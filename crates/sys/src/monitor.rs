@@ -80,8 +80,8 @@ impl Monitor {
         self.kind
     }
 
-    /// Stops until somebody writes the line of `word`, for some 30 us at most, or not at all
-    /// if the word is not `expected`. Also ends for no reason: look at the word again.
+    /// Stops until another processor writes the line of `word`, for some 30 us at most, or not at
+    /// all if the word is not `expected`. Also ends for no reason: look at the word again.
     #[inline]
     pub fn wait(self, word: &AtomicU64, expected: u64) {
         imp::watch(self.kind, word);

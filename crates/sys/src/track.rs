@@ -5,7 +5,7 @@
 //! back, page by page, in one step with reading the mark:
 //!
 //! ```text
-//!              store (nobody is told)
+//!              store (without a notice)
 //!   clean ------------------------------> written
 //!     ^                                      |
 //!     +--------------------------------------+

@@ -205,7 +205,7 @@ impl<C: Callee> Upcall<C> {
         let callee = unsafe { *self.node.callee.get() };
         let callee = callee.expect("there until it is dropped").cast::<C>();
         // SAFETY:
-        // - `register` made it of a `C`, and nobody else has it while we have the gate.
+        // - `register` made it of a `C`, and no other code has it while we have the gate.
         let outcome = change(unsafe { &mut *callee.as_ptr() });
         drop(held);
         outcome

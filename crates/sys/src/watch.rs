@@ -270,7 +270,7 @@ impl UnixSignal {
     ///
     /// # Errors
     ///
-    /// `InvalidInput`: there is no such signal, or nobody may catch it. `ResourceBusy`: upcalls
+    /// `InvalidInput`: there is no such signal, or no process may catch it. `ResourceBusy`: upcalls
     /// come by it ([`crate::upcall`]), so each would be told of for ever. `EMFILE`.
     pub fn catch(signal: i32) -> io::Result<Self> {
         if signal_hook_registry::FORBIDDEN.contains(&signal) {

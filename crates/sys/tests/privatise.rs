@@ -31,13 +31,13 @@ fn word(start: usize, page: usize, thread: usize) -> *mut u64 {
 
 fn load(from: *mut u64) -> u64 {
     // SAFETY:
-    // - Mapped by the test, aligned, and nobody else's word.
+    // - Mapped by the test, aligned, and no other code's word.
     unsafe { from.read_volatile() }
 }
 
 fn store(to: *mut u64, value: u64) {
     // SAFETY:
-    // - Mapped by the test, aligned, and nobody else's word.
+    // - Mapped by the test, aligned, and no other code's word.
     unsafe { to.write_volatile(value) };
 }
 
@@ -236,7 +236,7 @@ fn only_a_shared_mapping_of_just_that_memory_is_taken_back() {
     unsafe { memory::protect(start + 2 * PAGE, PAGE, Access::Read) }.unwrap();
     not_shared(refused(&fd, 0, start, 4 * PAGE), start + 2 * PAGE);
     // SAFETY:
-    // - A page of our mapping that nobody uses.
+    // - A page of our mapping that no code uses.
     unsafe { munmap(mapping.base().wrapping_add(PAGE).cast(), PAGE) }.unwrap();
     not_shared(refused(&fd, 0, start, 2 * PAGE), start + PAGE);
     let shrinks = memfd_create("portolan-shrinks", MemfdFlags::CLOEXEC).unwrap();
@@ -267,7 +267,7 @@ impl Drop for Private {
     fn drop(&mut self) {
         let start = ptr::with_exposed_provenance_mut(self.start);
         // SAFETY:
-        // - Ours, and nobody uses it any more.
+        // - Ours, and no code uses it any more.
         unsafe { munmap(start, self.len) }.unwrap();
     }
 }
@@ -284,7 +284,7 @@ fn share(start: usize, len: usize) -> Result<OwnedFd, ShareError> {
 fn private_memory_is_shared_in_place_and_own_stores_are_not_lost() {
     let ours = Private::new(LEN);
     let (before, after) = (7 << 32, 9 << 32);
-    // The last word of every second page; the others are holes until somebody stores.
+    // The last word of every second page; the others are holes until a thread stores.
     let mark = |start: usize, page: usize| word(start, page, 63);
     for page in (0..PAGES).step_by(2) {
         store(mark(ours.start, page), before);
@@ -424,7 +424,7 @@ fn a_child_that_is_made_meanwhile_has_what_was_there_or_nothing() {
     let range = unsafe { mmap_anonymous(ptr::null_mut(), SOME, access, flags) }.unwrap();
     let start = range.expose_provenance();
     // SAFETY:
-    // - In bounds, and nobody else's.
+    // - In bounds, and no other code's.
     unsafe { range.cast::<u8>().write_bytes(0x55, SOME) };
     for round in 0..40 {
         let (ready, tell) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
@@ -442,7 +442,7 @@ fn a_child_that_is_made_meanwhile_has_what_was_there_or_nothing() {
             begun.store(true, Ordering::Relaxed);
             let file = share(start, SOME).unwrap();
             // SAFETY:
-            // - Nobody relies on its being shared, and nobody else maps there.
+            // - No code relies on its being shared, and no other thread maps there.
             unsafe { memory::privatise(&file, 0, start, SOME) }.unwrap();
             // What importers write is theirs.
             assert_eq!(rustix::io::pwrite(&file, &[0xee; SOME], 0), Ok(SOME));
@@ -452,6 +452,6 @@ fn a_child_that_is_made_meanwhile_has_what_was_there_or_nothing() {
         assert!(right, "round {round}");
     }
     // SAFETY:
-    // - Ours, and nobody uses it any more.
+    // - Ours, and no code uses it any more.
     unsafe { munmap(range, SOME) }.unwrap();
 }

@@ -15,7 +15,7 @@ use rustix::io::{Errno, pread, pwrite};
 
 const LEN: usize = 4 * PAGE;
 
-/// What a file looks like that somebody else made.
+/// Says what a file looks like that another process made.
 fn made(flags: MemfdFlags, seals: SealFlags) -> OwnedFd {
     let fd = memfd_create("portolan-hostile", flags | MemfdFlags::ALLOW_SEALING).unwrap();
     ftruncate(&fd, LEN as u64).unwrap();
@@ -247,7 +247,7 @@ fn more_than_the_machine_has_is_refused_before_any_is_taken() {
     };
     assert_eq!(refused.to_string(), none.to_string());
     // SAFETY:
-    // - Nobody refers to the mapping, or changes it meanwhile; no stack is there.
+    // - No code refers to the mapping, or changes it meanwhile; no stack is there.
     let refused = unsafe { memory::share_into(&into, private.base().addr(), TOO_MUCH) };
     assert!(
         matches!(refused, Err(ShareError::OutOfMemory { done: 0, .. })),

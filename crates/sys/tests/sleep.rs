@@ -134,7 +134,7 @@ fn a_bell_can_be_dropped_while_it_waits() {
         bell.arm(&word, 0).unwrap();
         drop(bell);
     }
-    // Nobody sleeps on the word any more. A ring is taken down in the background.
+    // No thread sleeps on the word any more. A ring is taken down in the background.
     while futex::wake(&word, u32::MAX) > 0 {
         std::thread::yield_now();
     }

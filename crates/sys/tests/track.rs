@@ -159,7 +159,7 @@ fn what_cannot_be_watched_is_said() {
     // Its mapping goes, and another comes.
     let fd = window.fd().try_clone_to_owned().unwrap();
     // SAFETY:
-    // - Our window, which nobody uses any more.
+    // - Our window, which no code uses any more.
     unsafe { memory::privatise(&fd, 0, start, 2 * PAGE) }.unwrap();
     let lost = tracker.take_written(&mut Vec::new());
     assert!(matches!(lost, Err(TrackError::Remapped)), "{lost:?}");
@@ -170,7 +170,7 @@ fn what_cannot_be_watched_is_said() {
 #[test]
 fn an_ordinary_user_may_track_and_share_in_place() {
     use std::os::unix::process::CommandExt;
-    /// Nobody.
+    /// No process.
     const USER: u32 = 65534;
     if support::role().is_some() {
         assert_eq!(portolan_sys::process::user(), USER);

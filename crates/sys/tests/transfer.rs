@@ -236,7 +236,7 @@ fn a_transfer_says_how_far_it_came() {
     // And unmaps part of it.
     let hole = std::ptr::without_provenance_mut(start + PAGE);
     // SAFETY:
-    // - A page of our mapping, which nobody uses any more.
+    // - A page of our mapping, which no code uses any more.
     unsafe { rustix::mm::munmap(hole, PAGE) }.unwrap();
     stops_after(start, LEN, PAGE);
     let memory = ProcessMemory::own().unwrap();
@@ -361,7 +361,7 @@ fn the_descriptors_do_not_come_to_mean_who_gets_the_process_id_next() {
     let pidfd = PidFd::open(pid).unwrap();
     process::signal(&pidfd, Signal::KILL).unwrap();
     process::poll(&[pidfd.as_fd()], None).unwrap();
-    // A zombie first, then nobody.
+    // A zombie first, then no process.
     reaches_nothing(&exporter);
     exporter.child.0.wait().unwrap();
     reaches_nothing(&exporter);
@@ -448,7 +448,7 @@ fn a_stranger_is_denied() {
     }
     let window = Window::create(PAGE).unwrap();
     let role = format!("{} {}", std::process::id(), window.base().addr());
-    /// Nobody.
+    /// No process.
     const STRANGER: u32 = 65534;
     match support::child(test, &role)
         .uid(STRANGER)

@@ -24,7 +24,7 @@ pub(crate) fn one_test(command: &mut Command, test: &str) {
     command.args([test, "--exact", "--nocapture", "--test-threads=1"]);
 }
 
-/// What this process is to do, in so many words, if it is the other one of a test.
+/// What this process is to do, in so many words, if it is a further process of a test.
 ///
 /// # Panics
 ///

@@ -179,7 +179,7 @@ impl Place {
             file: Some(file), ..
         }) = stranger
         {
-            // Whether or not it can: it is nobody's memory by now.
+            // Whether or not it can: the memory is free by now.
             let _ = file.write_all_at(&[0x77; LEN], 0);
         }
         assert!(memory.read(0, &mut after).is_ok());
@@ -215,7 +215,7 @@ struct Importer {
 fn ask(u: &mut Unstructured<'_>, socket: OwnedFd, ordinary: bool) -> Result<Option<Let>> {
     let mut ask = Ask {
         version: FORMAT_VERSION,
-        // So that nobody waits for it, should the claim be believed.
+        // So that the exporter does not wait for it, should the claim be believed.
         barriers: u.arbitrary()?,
         brokered: ordinary && u.arbitrary()?,
     }

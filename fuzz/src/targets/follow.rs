@@ -113,7 +113,7 @@ impl Told {
         true
     }
 
-    /// Who follows the rules is not hurt by those who do not.
+    /// An honest follower is still served.
     fn tells_others(&mut self) {
         until("a connection does not end", || self.offered.clients() == 1);
         self.offered.take_violations();

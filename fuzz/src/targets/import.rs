@@ -32,7 +32,7 @@ fn soon() -> Option<Instant> {
 struct Place {
     host: OwnedFd,
     hosted: String,
-    /// Imports so far, each of another name: so that nobody answers one that was given up.
+    /// Imports so far, each of another name: so that no answer goes to one that was given up.
     round: u64,
 }
 
@@ -224,7 +224,7 @@ impl Place {
                     done = self.copy_slot(u, import.len() as u64, over);
                 }
             }
-            // Nobody waits for a host once the exporter has gone.
+            // No importer waits for a host once the exporter has gone.
             drop(exporter);
             assert!(updating.join().is_ok());
             done
@@ -272,7 +272,7 @@ impl Place {
         Ok(())
     }
 
-    /// Says what became of a request, which nobody has looked at.
+    /// Says what became of a request, which no thread has looked at.
     fn reply(&self, u: &mut Unstructured<'_>, socket: &OwnedFd, number: u32) -> Result<()> {
         let outcomes = [
             Outcome::Done,

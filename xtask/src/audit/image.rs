@@ -44,7 +44,7 @@ pub(crate) struct Port {
     pub(crate) status: PortStatus,
     pub(crate) transit: Destination,
     pub(crate) head: u64,
-    /// Armed, by itself or in a wait set, and not raised there: who receives relies on
+    /// Armed, by itself or in a wait set, and not raised there: the receiver relies on
     /// being told.
     pub(crate) asleep: bool,
     pub(crate) wanted: u32,

@@ -134,15 +134,14 @@ impl Audit<'_> {
         }
     }
 
-    /// A4: who listens, and the lock on ranges.
+    /// A3, A4: who listens, and the lock on ranges.
     pub(super) fn signals(&mut self) -> io::Result<()> {
-        let mut listed = Vec::new();
-        for space in self.image.fifo_owners()? {
-            listed.push((space, "a signal FIFO"));
-        }
-        for space in self.image.handler_owners()? {
-            listed.push((space, "a signal handler"));
-        }
+        let fifos = self.image.fifo_owners()?;
+        let handlers = self.image.handler_owners()?;
+        self.compare_listeners(&fifos, "signal FIFOs");
+        self.compare_listeners(&handlers, "signal handlers");
+        let mut listed: Vec<(u8, &str)> = fifos.iter().map(|s| (*s, "a signal FIFO")).collect();
+        listed.extend(handlers.iter().map(|s| (*s, "a signal handler")));
         listed.extend(
             self.image
                 .signal_lock()?
@@ -155,6 +154,19 @@ impl Audit<'_> {
             }
         }
         Ok(())
+    }
+
+    /// A3: what the dead have left would be their successors', by the number of the space alone.
+    fn compare_listeners(&mut self, owners: &[u8], what: &str) {
+        for (space, journal) in &self.journals {
+            let has = owners.iter().filter(|owner| *owner == space).count();
+            if has as u64 != journal.listeners {
+                let (worker, listeners) = (journal.worker, journal.listeners);
+                self.found.unreleased.push(format!(
+                    "space {space} has {has} {what}, and worker {worker} has {listeners} listeners"
+                ));
+            }
+        }
     }
 
     /// A4, A6: the watches.

@@ -117,6 +117,7 @@ impl Cast {
             pending,
             readers,
             writers: 0,
+            listeners: 0,
         };
         Ok((self.child.id(), journal))
     }

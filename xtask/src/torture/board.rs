@@ -62,6 +62,8 @@ pub(crate) enum Entry {
     StoppedAt,
     /// 1: leave and join again. 2: leave and end.
     Order,
+    /// What it is to do last, in a pause: see [`super::last_acts::LastAct`].
+    LastAct,
     /// Space and incarnation, as a host word; 0 while it is in none.
     Space,
     /// Journal: extents.
@@ -84,6 +86,8 @@ pub(crate) enum Entry {
     Readers,
     /// Journal: places as the one writer of a channel.
     Writers,
+    /// Journal: listeners to signals, each with one handler.
+    Listeners,
     /// Where the channel lies on which it gets letters.
     Letters,
     /// Messages written to channels.
@@ -168,6 +172,8 @@ pub(crate) struct Journal {
     pub(crate) readers: u64,
     /// Places as the one writer of a channel.
     pub(crate) writers: u64,
+    /// Listeners to signals, each with one handler.
+    pub(crate) listeners: u64,
 }
 
 impl Board {
@@ -292,14 +298,14 @@ impl Board {
     /// Makes a worker's place fit for the next process. Counters of the run stay.
     pub(crate) fn renew(&self, worker: usize) {
         use Entry::{
-            Action, Bell, Bridge, Corrupt, Counted, DiedAt, Doing, Extents, Failure, LeftAs,
-            LeftAt, LeftBridge, Letters, Order, Paused, Pending, Pinged, Ports, Readers, Sends,
-            Signalled, Signalling, Space, StoppedAt, Writers,
+            Action, Bell, Bridge, Corrupt, Counted, DiedAt, Doing, Extents, Failure, LastAct,
+            LeftAs, LeftAt, LeftBridge, Letters, Listeners, Order, Paused, Pending, Pinged, Ports,
+            Readers, Sends, Signalled, Signalling, Space, StoppedAt, Writers,
         };
         for entry in [
-            Paused, Counted, Doing, Action, DiedAt, StoppedAt, Order, Space, Extents, Sends, Ports,
-            Pending, Readers, Writers, Letters, Corrupt, Failure, Pinged, Bell, Signalling,
-            Signalled, Bridge, LeftBridge, LeftAs, LeftAt,
+            Paused, Counted, Doing, Action, DiedAt, StoppedAt, Order, LastAct, Space, Extents,
+            Sends, Ports, Pending, Readers, Writers, Listeners, Letters, Corrupt, Failure, Pinged,
+            Bell, Signalling, Signalled, Bridge, LeftBridge, LeftAs, LeftAt,
         ] {
             self.set(worker, entry, 0);
         }
@@ -333,11 +339,12 @@ impl Board {
             pending: self.get(worker, Entry::Pending),
             readers: self.get(worker, Entry::Readers),
             writers: self.get(worker, Entry::Writers),
+            listeners: self.get(worker, Entry::Listeners),
         }
     }
 }
 
-const _: () = assert!(HITS + MARKS.len() <= HELD);
+const _: () = assert!((Entry::Followed as usize) < HITS && HITS + MARKS.len() <= HELD);
 
 static OURS: OnceLock<(Board, usize)> = OnceLock::new();
 

@@ -24,19 +24,19 @@ use std::time::{Duration, Instant};
 const BOUND: Duration = Duration::from_secs(60);
 /// The same for those who join or leave, which have a deadline of their own.
 const LONG_BOUND: Duration = Duration::from_secs(150);
-/// How long a finding must last to count: somebody may be about to deal with it, on a
+/// How long a finding must last to count: a process may be about to deal with it, on a
 /// machine that is busy with other things.
 const LASTING: Duration = Duration::from_secs(30);
 /// The same with a rule switched off, where findings are wanted.
 const LASTING_SABOTAGED: Duration = Duration::from_secs(2);
-/// How long somebody stays armed for a mark that it does not reach.
+/// How long a worker stays armed for a mark that it does not reach.
 const ARMED: Duration = Duration::from_secs(2);
 /// Between two audits.
 const AUDITS: Duration = Duration::from_secs(3);
 /// The same with a rule switched off: the next message to a port, or the death of the waiting
 /// worker, often mends what the rule would have, so the audit must come at once.
 const AUDITS_SABOTAGED: Duration = Duration::from_millis(200);
-/// The same where somebody is stopped most of the time, for as long as it takes.
+/// The same where a worker is stopped most of the time, for as long as it takes.
 const AUDITS_STOPPING: Duration = Duration::from_secs(15);
 /// Workers that are neither armed nor stopped, at the least: the domain must live on.
 const SPARE: usize = 3;
@@ -82,7 +82,7 @@ pub(crate) struct Report {
     pub(crate) double_kills: u64,
     pub(crate) stops: u64,
     pub(crate) stops_by_mark: BTreeMap<&'static str, u64>,
-    /// Those who waited for somebody who was stopped, as they must: by the reason.
+    /// Workers that waited for a stopped worker, as they must: by the reason.
     pub(crate) waits: BTreeMap<&'static str, u64>,
     pub(crate) takeovers: u64,
     pub(crate) audits: u64,
@@ -121,7 +121,7 @@ pub(crate) struct Report {
     pub(crate) connections: (u64, u64, u64),
     /// Signals that interrupted their handler's thread.
     pub(crate) upcalls: u64,
-    /// How often each mark was passed, whether or not somebody died there.
+    /// How often each mark was passed, whether or not a worker died there.
     pub(crate) passes_by_mark: BTreeMap<&'static str, u64>,
     /// The findings in words, the first of them.
     pub(crate) findings: Vec<String>,
@@ -146,7 +146,7 @@ impl Report {
 #[derive(Default)]
 struct Place {
     child: Option<Child>,
-    /// When somebody takes the place next.
+    /// When a worker takes the place next.
     again: Option<Instant>,
     /// When it was armed.
     armed: Option<Instant>,
@@ -470,7 +470,7 @@ impl Coordinator {
         *self.report.kills_by_role.entry(role).or_default() += 1;
     }
 
-    /// A worker ended, and nobody killed it.
+    /// A worker ended that was not killed.
     fn ended(&mut self, worker: usize, doing: Doing, status: ExitStatus) {
         let failure = Failure::of(self.board.get(worker, Entry::Failure));
         let what = format!(

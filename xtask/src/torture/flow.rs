@@ -4,7 +4,7 @@
 //! stream: [who wrote it][its length][bytes that follow from both]
 //! ```
 //!
-//! Who writes is a number drawn for each stream. So a byte that is missing, or comes twice,
+//! A writer is named by a number drawn for each stream. So a byte that is missing, or comes twice,
 //! shows in the next one; and a stream that ends before its length says so, unless its writer
 //! has told on the board that it cut it short.
 

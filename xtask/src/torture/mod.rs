@@ -4,8 +4,9 @@
 //! | file | what it does |
 //! |---|---|
 //! | `coordinator` | spawns, and counts; `disturb`: kills and stops; `stops`: whether all others go on beside the stopped; `quiet`: all hold still, and the audit |
+//! | `last_acts` | what some do last in such a moment, to die in the midst of it |
 //! | `kills` | which mark is to be died or stopped at next, and by whom |
-//! | `worker` | one process's random mix of operations; `memory`: on extents; `messages`: on ports; `sharing`: on segments and signals; `bells`: signals that interrupt; `channels`, `freight` (beside them), `flows` (streams of bytes), `frames` and `topics`: on those; `calls`, `awaited`; `exports`, `ordinary`: memory shown to others, and what `notes` tell of it; `bridges` and `connections`: what goes to other domains |
+//! | `worker` | one process's random mix of operations; `dying`: what it does last; `memory`: on extents; `messages`: on ports; `sharing`: on segments and signals; `bells`: signals that interrupt; `channels`, `freight` (beside them), `flows` (streams of bytes), `frames` and `topics`: on those; `calls`, `awaited`; `exports`, `ordinary`: memory shown to others, and what `notes` tell of it; `bridges` and `connections`: what goes to other domains |
 //! | `payload` | what stands in every extent, so that a page with two owners shows |
 //! | `stream`, `flow`, `picture` | what stands in every message of a channel, in a stream and in a frame buffer, so that what is torn, lost or doubled shows |
 //! | `board` | memory outside the region: orders, and the workers' journals |
@@ -15,6 +16,7 @@ pub(crate) mod board;
 mod coordinator;
 mod flow;
 mod kills;
+mod last_acts;
 mod payload;
 mod picture;
 mod random;
@@ -61,10 +63,12 @@ pub(crate) enum Doing {
     Exporting,
     /// At bridges between domains, its own or others'.
     Bridging,
+    /// Waiting for what others say that they have sent over a bridge.
+    Expecting,
 }
 
 impl Doing {
-    const ALL: [Self; 22] = [
+    const ALL: [Self; 23] = [
         Self::Starting,
         Self::Joining,
         Self::Leaving,
@@ -87,6 +91,7 @@ impl Doing {
         Self::Calling,
         Self::Exporting,
         Self::Bridging,
+        Self::Expecting,
     ];
 
     /// Whether it sleeps until something comes, however long.

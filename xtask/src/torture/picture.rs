@@ -22,7 +22,7 @@ struct Seen {
 const KNOWN: usize = 16;
 /// Frames of one writer.
 pub(crate) const FRAMES: u64 = 1 << 20;
-/// Who writes is a number below this, and not 0.
+/// A writer's number is below this, and not 0.
 pub(crate) const WRITERS: u64 = 1 << 24;
 
 /// The word `index` of the unit at `place`.

@@ -4,8 +4,8 @@
 //! message: [who wrote it][number, length][position][bytes that follow from the three]
 //! ```
 //!
-//! Who writes is a number drawn when a writer is bound, or gives a message up. So between two
-//! messages of one writer nothing can be missing but what its reader was told that it missed.
+//! A writer is named by a number drawn when a writer is bound, or gives a message up. So between
+//! two messages of one writer nothing can be missing but what its reader was told that it missed.
 
 use portolan::channel::Missed;
 use std::collections::BTreeMap;

@@ -6,6 +6,7 @@ mod bridges;
 mod calls;
 mod channels;
 mod connections;
+mod dying;
 mod exports;
 mod flows;
 mod frames;
@@ -337,6 +338,7 @@ impl Worker {
                 self.write_journal();
                 self.board.set(self.at, Entry::Counted, pause);
             }
+            self.heed_last_act();
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -402,6 +404,8 @@ impl Worker {
         let (readers, writers) = (of_channels.1 + of_topics.1, of_channels.2 + of_topics.2);
         self.board.set(self.at, Entry::Readers, readers as u64);
         self.board.set(self.at, Entry::Writers, writers as u64);
+        let listeners = u64::from(holds.bell.is_hung());
+        self.board.set(self.at, Entry::Listeners, listeners);
         let in_set = holds.set.as_ref().map_or(0, WaitSet::len);
         let ports = holds.ports.len() + usize::from(holds.inbox.is_some()) + in_set;
         self.board.set(self.at, Entry::Sends, live as u64);

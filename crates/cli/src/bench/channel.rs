@@ -163,7 +163,7 @@ fn signals(bytes: u64) -> Group {
         Signal::Bytes(64),
     ];
     let polled = units.map(|signal| row(signal, Mode::Poll));
-    // Nobody would wake a reader of what ends within a unit, or is never signalled.
+    // No writer would wake a reader of a message that ends within a unit, or is never signalled.
     let asleep = [Signal::Message, Signal::Bytes(64)].map(|signal| row(signal, Mode::Block));
     Group {
         limit: ring(bytes),

@@ -278,7 +278,7 @@ fn own(bytes: u64, buffer: &Case) -> Vec<Entry> {
             Entry::new(blocking(&touched)),
         ];
     }
-    // Bytes that nobody touches cost nothing: the null message says what they may.
+    // Bytes that no process touches cost nothing: the null message says what they may.
     let null = moved(0);
     let mut rows = vec![
         Entry::new(null.clone()).hidden(),
@@ -364,7 +364,7 @@ fn headers() -> Vec<Entry> {
     HEADERS.into_iter().flat_map(rows).collect()
 }
 
-/// One copy that nobody writes or reads afterwards.
+/// One copy that no process writes or reads afterwards.
 fn memcpy_once(bytes: u64) -> Case {
     Case {
         payload: Payload::Untouched,

@@ -217,7 +217,7 @@ impl Watcher {
     }
 }
 
-/// A `portolan top` on a terminal that nobody looks at.
+/// A `portolan top` on a terminal that no user looks at.
 struct Top {
     process: Child,
     terminal: File,
@@ -269,7 +269,7 @@ impl Top {
         Ok(())
     }
 
-    /// Reads what has been drawn; `false` once there is nobody to draw.
+    /// Reads what has been drawn; `false` once no process draws.
     fn drain(&mut self, into: &mut Vec<u8>, wait: Duration) -> bool {
         let nanos = i64::try_from(wait.as_nanos()).unwrap_or(0);
         let wait = Timespec {

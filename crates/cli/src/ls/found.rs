@@ -108,7 +108,7 @@ pub(super) fn look_into(domains: BTreeSet<Found>) -> Vec<(Found, Asked)> {
     domains.into_iter().map(of).collect()
 }
 
-/// Everybody's first, then everybody's second, ...: ours before others'.
+/// Each user's first, then each user's second, ...: ours before others'.
 fn in_turn(domains: &BTreeSet<Found>) -> VecDeque<Found> {
     let us = portolan_sys::process::user();
     let mut seen: BTreeMap<u32, usize> = BTreeMap::new();

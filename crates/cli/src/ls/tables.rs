@@ -174,7 +174,7 @@ fn segments(contents: &Contents) -> String {
     with_rest(&table, segments.len(), "segments")
 }
 
-/// Whether nobody calls or signals.
+/// Whether no space calls or signals.
 fn is_quiet(contents: &Contents) -> bool {
     let quiet = |space: &Space| {
         [space.calls, space.answers, space.signals, space.delivered]

@@ -6,7 +6,7 @@
 //! | `table` | the cells of the tables |
 //! | `screen` | what is drawn, and what the keys do |
 //!
-//! The domain is looked into as an observer: nobody in it knows, and it ends when its
+//! The domain is looked into as an observer: no member knows, and it ends when its
 //! last process does.
 
 mod screen;
@@ -102,7 +102,7 @@ fn once(observer: &Observer, interval: Duration) -> Result<()> {
     Ok(crate::json::print(&snapshot)?)
 }
 
-/// The screen, until somebody quits or the domain ends.
+/// The screen, until the user quits or the domain ends.
 fn watch(observer: &Observer, interval: Duration) -> Result<()> {
     let told = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
@@ -113,7 +113,7 @@ fn watch(observer: &Observer, interval: Duration) -> Result<()> {
     let mut terminal = ratatui::try_init().map_err(CliError::system("using the terminal"))?;
     let outcome = show(observer, interval, &mut terminal, &told);
     if matches!(outcome, Ok(End::Gone)) {
-        // Nothing to put back, and nobody to complain to when that fails.
+        // Nothing to put back, and no one to tell when that fails.
         std::mem::forget(terminal);
         return Ok(());
     }

@@ -135,7 +135,7 @@ pub(crate) struct Port {
     pub(crate) spinning: u32,
     pub(crate) sleeping: u32,
     pub(crate) awaiting_room: u32,
-    /// Whether the next sender has to wake somebody.
+    /// Whether the next sender has to make a wake.
     pub(crate) armed: bool,
     pub(crate) found_full: u64,
     pub(crate) voids: u64,

@@ -229,7 +229,7 @@ impl<W: Write> Chrome<W> {
         self.out.flush()
     }
 
-    /// Notes a message's half; draws its arrow if the other one is known.
+    /// Notes a message's half; draws its arrow if the other half is known.
     fn half(&mut self, message: (u16, u64), half: Half) -> io::Result<()> {
         let other = match self.halves.get(&message) {
             Some(other) if other.sent != half.sent => *other,

@@ -172,7 +172,7 @@ struct Recording {
 }
 
 impl Recording {
-    /// Reads the rings until it is time, somebody says so, or the domain ends.
+    /// Reads the rings until it is time, the user says so, or the domain ends.
     fn record(mut self, out: &mut Chrome<impl Write>, told: &AtomicBool) -> Result<Summary> {
         let begun = Instant::now();
         let progress = ProgressBar::new_spinner();

@@ -303,7 +303,7 @@ impl Who {
     }
 }
 
-/// Each column as many times as there is somebody with a figure in it.
+/// Each column as many times as there are sources with a figure in it.
 fn side_by_side(table: &Table, earlier: Earlier<'_>) -> String {
     let speaks = |who: Who, column: usize| {
         table.rows.iter().any(|row| {

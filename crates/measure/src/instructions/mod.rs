@@ -1,8 +1,8 @@
 //! Counts the instructions and system calls of one operation at a time.
 //!
 //! A scene is one further process that sends to itself, round after round; of each round the
-//! same parts are counted. Nothing is traced, nobody sleeps, nobody else takes part (but for
-//! calls, where a thread serves and another calls): so it takes the same instructions each
+//! same parts are counted. Nothing is traced, no thread sleeps, no other process takes part (but
+//! for calls, where a thread serves and another calls): so it takes the same instructions each
 //! time, on every machine, in builds of one kind ([`Build`]).
 //!
 //! | file | holds |

@@ -147,7 +147,7 @@ impl Clients {
         loop {
             for busy in 0..2 {
                 let (extra, typical) = promote(&self.clients[busy])?;
-                // The first of all took nobody's.
+                // The first client took no other client's channels.
                 let other = &self.clients[1 - busy];
                 let mut demoted = call(other)?;
                 // It may be told with the answer after that one.

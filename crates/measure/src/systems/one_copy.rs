@@ -6,7 +6,7 @@
 //! sender's memory: as many messages as may be under way, one behind the other
 //! ```
 //!
-//! Sending is a system call also where nobody sleeps, as it is with a pipe.
+//! Sending is a system call also where no receiver sleeps, as it is with a pipe.
 
 use std::hint::black_box;
 use std::io::IoSliceMut;

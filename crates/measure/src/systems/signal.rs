@@ -31,7 +31,7 @@ const LENGTHS: [usize; 4] = [64, 512, 4096, 1000];
 pub(crate) struct Signal {
     to: usize,
     told: Told,
-    /// Who has handlers and is never told.
+    /// A listener that has handlers and is never told.
     _beside: Vec<Listener>,
     _segment: Segment,
     domain: Domain,

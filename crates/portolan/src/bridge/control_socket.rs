@@ -149,7 +149,7 @@ mod tests {
     use super::*;
     use portolan_sys::memory;
 
-    /// Who closes a socket in which something waits unread resets the connection, and the next
+    /// A process that closes a socket with unread bytes resets the connection, and the next
     /// look at its other end finds that, before what had been sent.
     #[test]
     fn what_was_shown_before_the_end_comes_whatever_that_side_had_not_heard() {

@@ -143,7 +143,7 @@ impl<'g> PortIngress<'g> {
     /// Waits for the next message, or the end of the real port; whether there is one.
     fn wait(&mut self) -> Result<bool, Over> {
         let room = &self.bridge.what.right.to.queue().port.room.room;
-        // SeqCst: before the look at the port; who closes it changes the word afterwards.
+        // SeqCst: before the look at the port; its closer changes the word afterwards.
         let seen = room.load(Ordering::SeqCst);
         if !self.bridge.what.right.is_live() {
             return Err(Over::Stopped);

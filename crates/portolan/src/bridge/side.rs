@@ -26,7 +26,7 @@ pub(super) struct Side {
     control: ControlSocket,
     writer: Writer,
     reader: Reader,
-    /// The byte ring by which this side writes; the other one is read.
+    /// The byte ring by which this side writes; this side reads the other one.
     out: usize,
     /// Readable once this side is to stop.
     stop: Option<Arc<EventFd>>,

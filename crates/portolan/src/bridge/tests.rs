@@ -420,7 +420,7 @@ fn other_descriptors_than_a_pairs_are_refused() {
     }
 }
 
-/// Follows somebody who grants messages of `most` bytes, and then writes these pieces.
+/// Follows an offering process that grants messages of `most` bytes, and then writes these pieces.
 fn told(domain: &Domain, most: u64, pieces: &[&[u8]]) -> (Result<Followed, ConnectToError>, Side) {
     let (theirs, ours) = socket::pair().unwrap();
     let granted = Granted {

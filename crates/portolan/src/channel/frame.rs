@@ -83,7 +83,7 @@ impl FrameWriter {
     ///
     /// # Errors
     ///
-    /// [`Disowned`]; nobody was woken.
+    /// [`Disowned`]; no reader was woken.
     pub fn show(&mut self) -> Result<(), Disowned> {
         self.present()?;
         self.unsignalled = 0;
@@ -140,7 +140,7 @@ impl std::fmt::Debug for FrameWriter {
 /// ```
 pub struct FrameReader {
     ring: Ring,
-    /// Its entry, if it has one: with that a wait set is told. Nobody looks where it stands.
+    /// Its entry, if it has one: by that a wait set is told. No writer looks at its position.
     reading: Reading,
     /// Units that had been put when it last waited.
     seen: u64,
@@ -223,7 +223,7 @@ impl FrameReader {
         writer.space == 0 && writer.left != self.left
     }
 
-    /// Arms it for a wait set, whose place `link` names, or for nobody (0); `false` if something
+    /// Arms it for a wait set, whose place `link` names, or for none (0); `false` if something
     /// is there.
     pub(crate) fn arm_for(&self, link: u64) -> bool {
         let channel = self.ring.channel();
@@ -242,7 +242,7 @@ impl Drop for FrameReader {
         if self.member().present().is_ok() {
             let channel = self.ring.channel();
             let none = channel.start_reading(Since::Now);
-            // Nobody waits for a reader of frames.
+            // No writer waits for a reader of frames.
             let _ = channel.leave(std::mem::replace(&mut self.reading, none));
         }
     }

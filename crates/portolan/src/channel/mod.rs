@@ -177,7 +177,7 @@ impl Channel {
         Reader::bind(self.ring.clone(), options)
     }
 
-    /// The space that writes, if one does. Of many writers, nobody knows; nor does a forked
+    /// The space that writes, if one does. `None` for a channel of many writers, and in a forked
     /// child.
     pub fn writer(&self) -> Option<u8> {
         self.ring.segment().right().to.member.present().ok()?;

@@ -188,7 +188,7 @@ impl ReaderOptions {
     }
 
     /// On a reliable channel, what becomes of it if it lags; a message-consistent channel
-    /// waits for nobody.
+    /// waits for no reader.
     pub fn lagging(mut self, lagging: Lagging) -> Self {
         self.lagging = lagging;
         self

@@ -8,6 +8,7 @@ use crate::port::segment::copy_to;
 use crate::space::record::Begun;
 use crate::wait::Backoff;
 use crate::{Deadline, Disowned, EventKind};
+use portolan_shm::bulk;
 use portolan_shm::channel::{self as shm, Finished, Pen};
 use portolan_shm::mark;
 use portolan_sys::{barrier, futex};
@@ -49,7 +50,7 @@ pub struct Writer {
     pen: Pen,
     /// How often it has woken readers.
     wakes: u64,
-    /// What its messages are to a trace: nothing, where somebody else tells of them.
+    /// What its messages are to a trace: nothing, where another layer records them.
     event: Option<EventKind>,
     /// Where the message that is appended to began, and its bytes so far.
     appended: (u64, u64),
@@ -66,7 +67,7 @@ pub struct Writer {
 /// // Eight units of 48 bytes each: a signal at every second one.
 /// writer.write(&[7; 8 * 48], Deadline::NOW)?;
 /// assert_eq!(writer.counts().signals, 4);
-/// // There is nobody to wake.
+/// // There is no reader to wake.
 /// assert_eq!(writer.counts().wakes, 0);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -172,7 +173,10 @@ impl Writer {
         message: &[u8],
         deadline: impl Into<Deadline>,
     ) -> Result<u64, WriteError> {
-        self.write_parts(&[message], deadline)
+        match self.write_straight(message.len(), |words| bulk::store(words, message)) {
+            Some(position) => Ok(position),
+            None => self.write_any(&[message], deadline.into()),
+        }
     }
 
     /// As [`Self::write`], for a message whose parts lie apart.
@@ -186,31 +190,59 @@ impl Writer {
         parts: &[&[u8]],
         deadline: impl Into<Deadline>,
     ) -> Result<u64, WriteError> {
+        let len = parts.iter().map(|part| part.len()).sum();
+        let written = self.write_straight(len, |words| {
+            let mut at = 0;
+            for part in parts {
+                bulk::store_at(words, at, part);
+                at += part.len();
+            }
+        });
+        match written {
+            Some(position) => Ok(position),
+            None => self.write_any(parts, deadline.into()),
+        }
+    }
+
+    /// The straight line: a message of one unit, for which there is room, while nobody traces;
+    /// its position. `None`: nothing was written, and [`Self::write_any`] is to be asked.
+    #[inline(always)]
+    fn write_straight(&mut self, len: usize, copy: impl FnOnce(&[AtomicU64])) -> Option<u64> {
+        // The first of these before our own lines are looked at: a forked child has none.
+        if self.present().is_err() || self.is_traced() {
+            return None;
+        }
+        let position = self.pen.position();
+        let channel = self.ring.channel();
+        if channel.write_straight(&mut self.pen, len, copy)? == Finished::Wake {
+            self.wake();
+        }
+        Some(position)
+    }
+
+    /// Writes any message.
+    #[inline(never)]
+    fn write_any(&mut self, parts: &[&[u8]], deadline: Deadline) -> Result<u64, WriteError> {
         self.present()?;
         if self.is_traced() {
-            return self.write_traced(parts, deadline.into());
+            return self.write_traced(parts, deadline);
         }
         self.write_untraced(parts, deadline)
     }
 
-    #[inline]
-    fn write_untraced(
-        &mut self,
-        parts: &[&[u8]],
-        deadline: impl Into<Deadline>,
-    ) -> Result<u64, WriteError> {
+    fn write_untraced(&mut self, parts: &[&[u8]], deadline: Deadline) -> Result<u64, WriteError> {
         self.finish_begun();
         let position = self.pen.position();
         match self.ring.channel().write(&mut self.pen, parts) {
             Ok(Finished::Done) => {}
             Ok(Finished::Wake) => self.wake(),
-            Err(error) => return self.retry(error, parts, deadline.into()),
+            Err(error) => return self.retry(error, parts, deadline),
         }
         Ok(self.written(position))
     }
 
     /// As [`Self::write`], of a message of `len` bytes that `copy` puts at the beginning of the
-    /// words; `false` if it does not fit a unit. Waits for nobody.
+    /// words; `false` if it does not fit a unit. Waits for no reader.
     #[inline]
     pub(crate) fn write_with(
         &mut self,
@@ -401,7 +433,7 @@ impl Writer {
         self.ring.channel().mode().reliable
     }
 
-    /// Whether somebody reads by this entry, and was not dropped.
+    /// Whether this entry has a reader that was not dropped.
     pub(super) fn is_read_by(&self, entry: u8) -> bool {
         self.ring.channel().is_read_by(entry)
     }
@@ -573,7 +605,7 @@ impl Claim<'_> {
         }
     }
 
-    /// Whether somebody reads by this entry, and was not dropped.
+    /// Whether this entry has a reader that was not dropped.
     pub(super) fn is_read_by(&self, entry: u8) -> bool {
         self.writer.is_read_by(entry)
     }

@@ -587,7 +587,7 @@ impl Host {
 }
 
 /// Lets an observer read: it gets the region's file, open for reading only, and no space.
-/// Nobody keeps anything of it here.
+/// This process keeps nothing of it.
 fn show(member: &Member, connection: &Descriptor, look: Look) {
     if look.version != FORMAT_VERSION {
         return refuse(member, connection, Reason::Version, look.version.into());

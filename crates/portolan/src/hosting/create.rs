@@ -136,10 +136,10 @@ fn fill(region: &Region, settings: &Builder, limit: u64, us: &Us) {
             claimer: 0,
             incarnation: FIRST.incarnation,
         };
-        // Release: who sees the space sees whose it is.
+        // Release: a thread that sees the space sees whose it is.
         entry.status.store(live.pack(), Ordering::Release);
     }
-    // Release, and last: who reads it finds a whole region.
+    // Release, and last: a thread that reads it finds a whole region.
     header.magic.store(MAGIC, Ordering::Release);
 }
 

@@ -417,7 +417,7 @@ fn widen(sockets: &HostSockets, grants: &Grants) {
     }
 }
 
-/// Lets everybody connect to a socket who can reach its directory. The host judges who it
+/// Lets every process connect to a socket that can reach its directory. The host judges who it
 /// is; the kernel does not, for an abstract socket.
 ///
 /// # Errors

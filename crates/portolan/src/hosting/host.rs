@@ -443,7 +443,7 @@ fn reclaim(member: &Member, space: u8, incarnation: u32, end: End) {
         return;
     };
     if !entry::step(entry, incarnation, SpacePhase::Joining, SpacePhase::Free) {
-        // Before its own entry is free: who has that next claims others.
+        // Before its own entry is free: its next space claims others.
         entry::release_claims(member, space);
         portolan_shm::mark!("host.claims_released");
         reclaim::reclaim(member, space, incarnation, end);

@@ -96,7 +96,7 @@ pub(super) fn reclaim(member: &Member, space: u8, incarnation: u32, end: End) {
     entry.pid.store(0, Ordering::Relaxed);
     entry.start_time.store(0, Ordering::Relaxed);
     portolan_shm::region::write_text(&entry.name, "");
-    // Release: who adopts chunks because of it sees them without a cache owner.
+    // Release: a thread that adopts chunks because of it sees them without a cache owner.
     let reclaims = &member.tables().header.reclaims.value;
     reclaims.fetch_add(1, Ordering::Release);
     mark!("host.reclaim.counted");
@@ -382,8 +382,8 @@ impl<'m> Estate<'m> {
         mark!("host.reclaim.waits");
     }
 
-    /// Wakes everybody whom the space could have owed a wake (R5). Who wakes for nothing
-    /// looks, and sleeps again.
+    /// Wakes every thread that the space could have owed a wake (R5). A thread that wakes for
+    /// nothing looks, and sleeps again.
     fn wake_everybody(&self) {
         let member = self.member;
         let tables = member.tables();

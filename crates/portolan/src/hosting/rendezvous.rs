@@ -379,8 +379,8 @@ impl Search<'_> {
         }
     }
 
-    /// Listens where every member answers. We listen at the other address already, so nobody but
-    /// the members that had it last, and are ending, can be in the way; or a stranger.
+    /// Listens where every member answers. We listen at the other address already, so no process
+    /// but the members that had it last, and are ending, can be in the way; or a stranger.
     fn listen_for_all(&self) -> Result<Descriptor, JoinError> {
         loop {
             match self.listen(&self.fallback)? {
@@ -534,7 +534,8 @@ impl Search<'_> {
         if !sees_host(&member, &connection) {
             return Err(JoinError::OtherNamespace.into());
         }
-        // Before we are live: who dies as a member is known to the host, or about to be (D6).
+        // Before we are live: a process that dies as a member is known to the host, or about to be
+        // (D6).
         let control = match member.host_connection.sockets() {
             Some(sockets) if !welcome.by_host => Control::admitted(&member, sockets),
             _ => Control::welcomed(connection, host_of(&member)),
@@ -576,7 +577,7 @@ fn sees_host(member: &Member, connection: &Descriptor) -> bool {
         return true;
     }
     // It has died since it welcomed us, or is alive in another namespace. The dead have let
-    // go of their connections before anybody hears of their death.
+    // go of their connections before any process hears of their death.
     let ended = poll(&[connection.as_fd()], Some(Instant::now()));
     if ended.is_ok_and(|r| r.iter().any(|r| r.hangup)) || host_of(member) != word {
         return true;

@@ -45,9 +45,9 @@ const REST: Duration = Duration::from_secs(1);
 /// A member's connection to its host.
 pub(super) struct Control {
     connection: Option<Descriptor>,
-    /// Who has answered on it.
+    /// The member that has answered on it.
     known: Option<HostWord>,
-    /// Who hosts, when we last looked.
+    /// The member that hosted when we last looked.
     host: HostWord,
     /// Whether it may have a descriptor of our memory.
     trusted: bool,
@@ -72,7 +72,7 @@ impl Default for Control {
     }
 }
 
-/// Who hosts, as a member sees it.
+/// The host, as a member sees it.
 enum View {
     /// We do.
     Mine,
@@ -121,7 +121,7 @@ fn has_execed(member: &Member, word: HostWord) -> bool {
 fn succeed(member: &Member, from: HostWord) -> bool {
     portolan_shm::mark!("host.contest");
     let word = &member.tables().header.host.word;
-    // AcqRel: we see what the last host did; who follows us sees what we do.
+    // AcqRel: we see what the last host did; the next host sees what we do.
     let won = word.compare_exchange(
         from.pack(),
         me(member).pack(),

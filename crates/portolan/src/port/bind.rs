@@ -249,7 +249,7 @@ fn open(
     mark!("bind.entry_taken");
     let (index, generation, entry) = (taken.index, taken.generation, taken.entry);
     write_text(&entry.name.words, options.name.as_deref().unwrap_or(""));
-    // Nobody has heard of the entry: it is given back if another one wins the name.
+    // No space has heard of the entry: it is given back if another one wins the name.
     let won = match &options.name {
         Some(name) => Some(names::win(member, index, name)?),
         None => None,

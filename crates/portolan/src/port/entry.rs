@@ -32,7 +32,7 @@ use portolan_shm::mark;
 use portolan_shm::queue::{PortEntry, Queue};
 use portolan_shm::queue_memory::{BankOwner, QueueMemory};
 use portolan_sys::memory;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 
 /// Bytes that closed ports may leave with memory, of each width of slot.
 const SPARE: usize = 2 * CHUNK;
@@ -133,7 +133,7 @@ impl Drop for Taken<'_> {
 }
 
 /// Gives a lingering entry back, with the memory of its queue, if no slot of it is claimed any
-/// more. For anybody.
+/// more. Any space may call it.
 pub(crate) fn sweep(member: &Member, index: u16) {
     let tables = member.tables();
     let Some(entry) = tables.ports.get(usize::from(index)) else {
@@ -157,7 +157,7 @@ pub(crate) fn sweep(member: &Member, index: u16) {
         // Where it ends no other queue may begin: neither entry nor memory is seen again.
         return;
     }
-    // U5. If somebody else has given the entry back meanwhile, this skips positions.
+    // U5. If another space has given the entry back meanwhile, this skips positions.
     tables
         .header
         .positions
@@ -169,7 +169,7 @@ pub(crate) fn sweep(member: &Member, index: u16) {
         generation: was.generation,
         ..PortStatus::FRESH
     };
-    // Lost only to somebody who does the same.
+    // Lost only to another space that does the same.
     let won = status.compare_exchange(was.pack(), ours.pack(), Ordering::AcqRel, Ordering::Relaxed);
     if won.is_ok() {
         mark!("entry.swept");
@@ -202,7 +202,7 @@ fn give_back(member: &Member, index: u16, generation: u32) {
     {
         let owner = BankOwner::port(index);
         let (first, banks) = (place.bank() as usize, place.banks());
-        // Where it has not all of them, its binder died while it took them, or somebody while
+        // Where it has not all of them, its binder died while it took them, or a space while
         // they were given back: no memory was had, or what becomes of it was decided.
         let emptied = memory.has(owner, first, banks)
             && memory.spare(most_spare(place.lines())) + banks > most_spare(place.lines())
@@ -222,6 +222,31 @@ fn give_back(member: &Member, index: u16, generation: u32) {
     // Release: all that we did to it comes before its next port.
     entry.control.status.store(free.pack(), Ordering::Release);
     mark!("entry.free");
+}
+
+/// What `look` finds in the queue that an entry names, if that was one port's throughout. An entry
+/// in *binding* names banks that its last port had, or that another binder has won: they may be
+/// another port's by now, whose messages are not to be found twice.
+pub(super) fn look_at_queue<R>(entry: &PortEntry, look: impl FnOnce() -> R) -> Option<R> {
+    let status = || PortStatus::unpack(entry.control.status.load(Ordering::Acquire));
+    let before = status();
+    let found = look();
+    // Whatever was read comes before the status that is read again.
+    fence(Ordering::Acquire);
+    is_one_port(before, status()).then_some(found)
+}
+
+/// Whether an entry that had one status and then the other is the same port's, and that has a queue.
+fn is_one_port(before: PortStatus, after: PortStatus) -> bool {
+    let has_queue = |s: PortStatus| !matches!(s.phase, PortPhase::Free | PortPhase::Binding);
+    let is_open = |s: PortStatus| matches!(s.phase, PortPhase::Open | PortPhase::Moving);
+    // It goes up as the port is closed.
+    let generation = match (is_open(before), is_open(after)) {
+        (false, true) => return false,
+        (true, false) => before.generation.wrapping_add(1) & GENERATION_MASK,
+        _ => before.generation,
+    };
+    has_queue(before) && has_queue(after) && generation == after.generation
 }
 
 /// Banks of so many lines a slot that may be spare.
@@ -318,7 +343,7 @@ pub(crate) fn settle(member: &Member) {
         if wanted >= now {
             return;
         }
-        // Then once more: somebody may have counted on what we take away.
+        // Then once more: another space may have counted on the chunks that we take away.
         let _ = granted.compare_exchange(now, wanted, Ordering::SeqCst, Ordering::SeqCst);
     }
 }
@@ -359,4 +384,60 @@ pub(crate) fn empty_spare(member: &Member) -> u64 {
         settle(member);
     }
     bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::port::rights::is_unused;
+    use crate::{Domain, Message, PortOptions, WhenFull};
+
+    /// Whoever binds has an entry that names its last port's memory, and then what it tries to get;
+    /// if it dies of it, that stays so for a while.
+    #[test]
+    fn a_message_is_counted_once_beside_an_entry_that_names_the_same_memory() {
+        let domain = Domain::private().unwrap();
+        let member = domain.member();
+        let port = domain.bind(PortOptions::unnamed()).unwrap();
+        let to = domain.bind(PortOptions::unnamed()).unwrap();
+        let mut message = Message::default();
+        message.attach(port.make_send()).unwrap();
+        to.make_send().send(message, WhenFull::Fail).unwrap();
+        let binding = take(member).unwrap();
+        let named = to.at().queue().port.control.queue.load(Ordering::Relaxed);
+        binding.entry.control.queue.store(named, Ordering::Relaxed);
+        // Somebody died who was moving a right: whoever counts next looks into all queues.
+        let (entry, name) = (port.at().queue().port, port.at().port);
+        entry.rights.doubt(entry, name);
+        assert!(!is_unused(member, name));
+        assert_eq!(entry.rights.count(name), 1);
+        binding.entry.control.queue.store(0, Ordering::Relaxed);
+    }
+
+    #[test]
+    fn an_entry_is_one_ports_until_it_is_free() {
+        use PortPhase::{Binding, Closing, Free, Lingering, Moving, Open};
+        let is_one = |before: (PortPhase, u32), after: (PortPhase, u32)| {
+            let of = |(phase, generation)| PortStatus {
+                phase,
+                generation,
+                ..PortStatus::FRESH
+            };
+            is_one_port(of(before), of(after))
+        };
+        for (before, after) in [(Open, Open), (Open, Moving), (Closing, Lingering)] {
+            assert!(is_one((before, 3), (after, 3)));
+            assert!(!is_one((before, 3), (after, 4)));
+        }
+        for (before, after) in [(Open, Closing), (Moving, Lingering)] {
+            assert!(is_one((before, 3), (after, 4)));
+            assert!(is_one((before, GENERATION_MASK), (after, 0)));
+            assert!(!is_one((before, 3), (after, 3)));
+            // The next port of the entry begins with the generation at which this one ended.
+            assert!(!is_one((after, 4), (before, 4)));
+        }
+        for none in [Free, Binding] {
+            assert!(!is_one((none, 3), (Open, 3)) && !is_one((Lingering, 3), (none, 3)));
+        }
+    }
 }

@@ -50,7 +50,7 @@ pub struct Message {
     /// The header, if it is no longer than this.
     words: [u64; INLINE_WORDS],
     header_len: usize,
-    /// The first extents hold a data structure that was built there, and nobody else has
+    /// The first extents hold a data structure that was built there, and no other code has
     /// written to them: references into it may be made (`structure`).
     pub(crate) structure: bool,
     pub(crate) extents: SmallVec<[Extent; 1]>,
@@ -225,6 +225,15 @@ impl Message {
             structure: false,
             extents: SmallVec::new(),
             rest: None,
+        }
+    }
+
+    /// The same, and an extent.
+    #[inline(always)]
+    pub(crate) fn one_of(len: usize, words: [u64; INLINE_WORDS], extent: Extent) -> Self {
+        Self {
+            extents: SmallVec::from_buf([extent]),
+            ..Self::short_of(len, words)
         }
     }
 

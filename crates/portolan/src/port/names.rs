@@ -21,7 +21,7 @@ use std::sync::atomic::Ordering;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// The state's: nobody has bound a port of this name (yet).
+    /// The state's: no space has bound a port of this name (yet).
     #[error(
         "no port named {name:?} in this domain: start the program that binds it, or wait longer"
     )]
@@ -181,7 +181,7 @@ pub(super) fn win<'m>(member: &'m Member, index: u16, name: &str) -> Result<Won<
     })
 }
 
-/// A name that was won, and that nobody can find yet. Given up when dropped.
+/// A name that was won, and that no space can find yet. Given up when dropped.
 #[must_use = "a name that is not shown is given up"]
 pub(super) struct Won<'m> {
     member: &'m Member,

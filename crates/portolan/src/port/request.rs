@@ -210,7 +210,7 @@ impl SendRight {
         }
     }
 
-    /// A request was dropped at a full queue: who waits for its answer is told.
+    /// A request was dropped at a full queue: the client that waits for its answer is told.
     #[cold]
     fn dropped(&self, reply: RightWord) {
         // Relaxed: a counter for people.
@@ -488,7 +488,7 @@ impl Request {
         }
     }
 
-    /// Whether somebody waits for an answer; not for notices.
+    /// Whether a client waits for an answer; not for notices.
     pub fn wants_reply(&self) -> bool {
         self.reply.is_some()
     }

@@ -1,7 +1,7 @@
 //! Rights are what a program holds on a port; they may travel in messages.
 
 use super::request::ReplyPorts;
-use super::{ReceiveRight, SendError, WhenFull, send};
+use super::{ReceiveRight, SendError, WhenFull, entry, send};
 use crate::Refused;
 use crate::port::message::{Message, drop_sent};
 use crate::port::segment::Segment;
@@ -12,7 +12,7 @@ use portolan_abi::owner::Destination;
 use portolan_abi::port::{PortName, PortPhase, PortStatus, RightKind, RightWord, event};
 use portolan_abi::slot::Kind;
 use portolan_shm::mark;
-use portolan_shm::queue::{PortEntry, Spot};
+use portolan_shm::queue::{PortEntry, Queue, Spot};
 use portolan_shm::rights;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -38,7 +38,7 @@ pub struct SendRight {
 }
 
 /// The right to send one message to a port: most often the answer to a request.
-/// If it is dropped unused, who waits for the answer is told.
+/// If it is dropped unused, the client that waits for the answer is told.
 pub struct SendOnceRight {
     pub(super) to: Attached,
     pub(super) tag: u32,
@@ -365,7 +365,8 @@ impl Right {
         }
     }
 
-    /// As [`Self::arrive`], for a message whose slot we are about to close: they are nobody's.
+    /// As [`Self::arrive`], for a message whose slot we are about to close: no space holds its
+    /// rights.
     pub(super) fn end(member: &Member, rights: &[RightWord]) {
         for right in rights.iter().filter(|r| r.kind == RightKind::Send) {
             member.rights().moves(right.port);
@@ -550,29 +551,26 @@ pub(super) fn held(member: &Member, port: PortName) -> u32 {
     rows.map(|row| row.sends(port)).fold(0, u32::saturating_add)
 }
 
-/// Send rights on the port in all messages that nobody has taken: looks at every slot of the
+/// Send rights on the port in all messages that no receiver has taken: looks at every slot of the
 /// domain. Only after the death of a space that was moving such a right.
 fn in_slots(member: &Member, port: PortName) -> u32 {
     let tables = member.tables();
-    let mut found = 0;
-    for (index, _) in tables.used_ports() {
-        let Some(queue) = tables.queue(index) else {
-            continue;
-        };
-        for at in 0..queue.slots() as u64 {
-            let slot = queue.slot(at);
-            // Also of a port that is being closed: until its slot is closed.
-            if queue.is_untaken(slot.state(Ordering::Acquire)) {
-                let contents = super::wire::Contents::peek(member, &slot);
-                found += contents
-                    .rights
-                    .iter()
-                    .filter(|r| r.kind == RightKind::Send && r.port == port)
-                    .count();
-            }
-        }
-    }
-    u32::try_from(found).unwrap_or(u32::MAX)
+    let queues = tables.used_ports().filter_map(|(index, entry)| {
+        entry::look_at_queue(entry, || in_queue(member, &tables.queue(index)?, port))?
+    });
+    u32::try_from(queues.sum::<usize>()).unwrap_or(u32::MAX)
+}
+
+/// The same, in one queue. Also of a port that is being closed: until its slot is closed.
+fn in_queue(member: &Member, queue: &Queue<'_>, port: PortName) -> Option<usize> {
+    let slots = (0..queue.slots() as u64).map(|at| queue.slot(at));
+    let untaken = slots.filter(|slot| queue.is_untaken(slot.state(Ordering::Acquire)));
+    let sends = untaken.map(|slot| {
+        let rights = super::wire::Contents::peek(member, &slot).rights;
+        let is_one = |r: &&RightWord| r.kind == RightKind::Send && r.port == port;
+        rights.iter().filter(is_one).count()
+    });
+    Some(sends.sum())
 }
 
 /// A receive right that travels: from `Open` to `Moving` and back.

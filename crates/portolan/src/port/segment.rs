@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A right to memory that every space with such a right can read and write.
 ///
-/// Nobody owns it: it is freed when the last right on it is dropped, or has died. A
+/// It has no owner: it is freed when the last right on it is dropped, or has died. A
 /// clone is another right. Rights travel in messages ([`crate::Message::attach`]), and a
 /// segment with a name is found by it ([`Domain::find_segment`]). The memory has the
 /// same address in every space, and begins as zeros.
@@ -50,7 +50,7 @@ impl Domain {
         self.make_segment_with(name, bytes, |_| {})
     }
 
-    /// As [`Self::make_segment`], with something in it before anybody finds it.
+    /// As [`Self::make_segment`], with something in it before any space finds it.
     pub(crate) fn make_segment_with(
         &self,
         name: Option<&str>,
@@ -119,7 +119,7 @@ impl Segment {
         MappedChannel::open(&self.right().to.member, self.page, self.len)
     }
 
-    /// As [`Self::bytes`], to write: of one that was just made, or reissued, so that nobody
+    /// As [`Self::bytes`], to write: of one that was just made, or reissued, so that no other space
     /// else has a right on it.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         let (page, len) = (self.page, self.len);

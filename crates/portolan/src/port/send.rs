@@ -161,8 +161,8 @@ pub(super) fn try_post(
 }
 
 /// The straight line: one attempt with a short header and nothing else, or one extent, to a port
-/// that needs no preparation, while nobody traces. `false`: nothing was sent, and the general way
-/// may send it, or says why not.
+/// that needs no preparation, while no tracer records. `false`: nothing was sent, and the general
+/// way may send it, or says why not.
 #[inline(always)]
 fn post_short(
     to: &Attached,
@@ -385,7 +385,7 @@ pub(super) fn post(
     plan: &Plan,
     message: &mut Message,
 ) -> Result<(), SendError> {
-    // Before the claim, and so before anybody can take the message.
+    // Before the claim, and so before a receiver can take the message.
     if to.traces(EventKind::Send) {
         return post_traced(to, spot, kind, plan, message);
     }
@@ -546,7 +546,7 @@ fn post_untraced(
     let published = claim.publish();
     probe!(SendPublished);
     if published == Published::Closed {
-        take_back(to, &carried, position);
+        take_back(to, carried, position);
         return Err(SendError::DeadName);
     }
     carried.note(|row, d| row.sent(d.page, d.generation, destination));
@@ -620,7 +620,7 @@ fn check_extent(to: &Attached, row: &OwnerRow<'_>, extent: &Extent) -> Result<()
 
 /// The port was closed between claim and publication: the message is ours again.
 #[cold]
-fn take_back(to: &Attached, carried: &Carried<'_>, position: u64) {
+fn take_back(to: &Attached, carried: Carried<'_>, position: u64) {
     let member = &to.member;
     carried.note(|row, d| {
         let _ = row.hold(d.page, d.generation);
@@ -630,7 +630,7 @@ fn take_back(to: &Attached, carried: &Carried<'_>, position: u64) {
     entry::sweep(member, to.port.index);
 }
 
-/// Posts an answer that is a word and nothing else, on behalf of somebody who cannot.
+/// Posts an answer that is a word and nothing else, on behalf of a space that cannot.
 /// A dead port gets none; `false` if a live one is full, of voids most likely.
 pub(crate) fn post_word(member: &Member, port: PortName, kind: Kind, word: RightWord) -> bool {
     let Some(queue) = member.tables().queue(port.index) else {

@@ -87,7 +87,7 @@ fn make_of(
         owner: 0,
         ..was
     };
-    // The line of no return. Release: all of it comes before it is everybody's.
+    // The line of no return. Release: all of it comes before any space finds it.
     status.store(shared.pack(), Ordering::Release);
     mark!("segment.shared");
     if let Some(won) = won {
@@ -189,7 +189,7 @@ pub(crate) fn for_each_channel(member: &Member, mut act: impl FnMut(u16, &Channe
     }
 }
 
-/// Closes a segment on which nobody has a right any more. For anybody.
+/// Closes a segment on which no space has a right any more. Any space may call it.
 pub(super) fn close_unused(member: &Member, port: PortName) {
     let Some(entry) = member.tables().ports.get(usize::from(port.index)) else {
         return;
@@ -198,7 +198,7 @@ pub(super) fn close_unused(member: &Member, port: PortName) {
     if !is_unused(member, port) {
         return;
     }
-    // G2: one thread of this space. Nobody waits, or is told of anything, under this lock.
+    // G2: one thread of this space. No thread waits, or is told of anything, under this lock.
     let alone = member
         .closing
         .lock()
@@ -225,7 +225,7 @@ pub(crate) fn memory(right: &SendRight) -> Option<Memory> {
 }
 
 fn memory_of(member: &Member, queue: &Queue<'_>) -> Option<Memory> {
-    // Nobody takes it, so it lies where the queue begins.
+    // No receiver takes it, so it lies where the queue begins.
     let head = queue.port.receiver.head.load(Ordering::Acquire);
     let contents = Contents::read(member, &queue.slot(head));
     Some(Memory {

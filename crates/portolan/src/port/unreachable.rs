@@ -12,7 +12,7 @@
 //! - **Y1** A cycle is closed only if all of its ports were moving, with their rights published
 //!   and not taken, at one instant: each was so before that instant and after, with the same
 //!   transit word, and no two moves of a port have the same. Such a cycle stays one for ever.
-//! - **Y2** A port that somebody beyond the domain may receive from is not in a cycle
+//! - **Y2** A port that a process beyond the domain may receive from is not in a cycle
 //!   ([`is_held_beyond`]).
 //! - **Y3** Of several that close a cycle, one does: the status word goes from *moving* to
 //!   *closing* by compare-exchange, and is the closer's from then on.
@@ -25,7 +25,7 @@ use portolan_shm::mark;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 
-/// Bits of a status word by which somebody beyond the domain holds a port: none of this version
+/// Bits of a status word by which a process beyond the domain holds a port: none of this version
 /// sets one, and a port with one is not ours to close.
 const BEYOND: u64 = 0xff << 56;
 
@@ -36,7 +36,7 @@ struct Moving {
     transit: Destination,
 }
 
-/// Closes ports that nobody can receive from; whether there were any. What waited in their
+/// Closes ports that no space can receive from; whether there were any. What waited in their
 /// queues is given back.
 pub(crate) fn close(member: &Member) -> bool {
     let moving: HashMap<u16, Moving> = member
@@ -78,7 +78,7 @@ fn seen(member: &Member, index: u16) -> Option<Moving> {
     lies.then_some(Moving { status, transit })
 }
 
-/// Whether somebody beyond the domain may receive from a port with this status word.
+/// Whether a process beyond the domain may receive from a port with this status word.
 fn is_held_beyond(status: u64) -> bool {
     status & BEYOND != 0
 }

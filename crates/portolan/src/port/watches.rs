@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 
 impl SendRight {
     /// Asks that `notify` be told with `token` when the port of this right dies
-    /// ([`crate::Notice::DeadName`]). If it is dead already, it is told at once.
+    /// ([`crate::Notice::DeadName`]). If it is dead already, it gets the notice at once.
     ///
     /// # Errors
     ///

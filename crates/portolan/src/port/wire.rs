@@ -329,7 +329,7 @@ impl Contents {
         Self::read_by(member, slot, member.guard.is_none())
     }
 
-    /// Reads a published slot of anybody's, whose message may be taken, and its memory used
+    /// Reads a published slot of any port, whose message may be taken, and its memory used
     /// again, meanwhile.
     pub(super) fn peek(member: &Member, slot: &Slot<'_>) -> Self {
         Self::read_by(member, slot, false)
@@ -363,7 +363,8 @@ impl Contents {
             header: HeaderWords::InPage(0),
         };
         if meta.spilled {
-            // Free already, if this repeats a drain that somebody died at: then all is done.
+            // Free already, if this repeats a drain during which its process died: then all is
+            // done.
             contents.page = sound(member, [next(), next()]).filter(|d| {
                 let word = member.tables().alloc.read(d.page);
                 word.state() == Alloc::Used && word.generation() == d.generation

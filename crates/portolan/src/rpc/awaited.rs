@@ -32,7 +32,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker, ready};
 
-/// Who waits, on one connection.
+/// The tasks that wait, on one connection.
 #[derive(Default)]
 pub(super) struct Waiters {
     /// There is a driver, or there is about to be: the reader is its own.

@@ -294,8 +294,8 @@ impl Stub {
     /// nothing is open and the client shares ([`super::ClientOptions::sharing`]); whether it has
     /// none now. Calls go on as before; when it is busy again it is given others.
     ///
-    /// For a client that knows that it will not call for a while: nobody else does, and no timer
-    /// guesses. What is free then, [`Domain::trim`](crate::Domain::trim) gives to the system.
+    /// For a client that knows that it will not call for a while: no other thread does, and no
+    /// timer guesses. What is free then, [`Domain::trim`](crate::Domain::trim) gives to the system.
     ///
     /// ```
     /// # use portolan::{Deadline, Domain, rpc};
@@ -403,7 +403,7 @@ impl<R> Pending<R> {
             return false;
         };
         if self.stub.connection.server.to.member.present().is_err() {
-            // Its parent's, who goes on waiting for it.
+            // Its parent's, which goes on waiting for it.
             return false;
         }
         let mut inner = self.stub.connection.lock();

@@ -199,7 +199,7 @@ impl Connection {
         }
     }
 
-    /// Gives back extents of answers that nobody waits for, and makes room for others.
+    /// Gives back extents of answers that no thread waits for, and makes room for others.
     pub(super) fn tidy(&self, inner: &Inner) {
         if let Some(parcels) = &self.parcels {
             parcels.tidy(|number| inner.client.awaits(number));
@@ -353,7 +353,7 @@ impl Connection {
             let asked = inner.client.counts().asked;
             if asked >= inner.looks_at {
                 inner.looks_at = asked + ASKS;
-                // Should nobody reclaim the dead: a host that is stopped, say.
+                // In case no host reclaims the dead server: it may be stopped.
                 let owner = self.server.owner();
                 if owner != 0 && crate::space::entry::has_died(&self.server.to.member, owner) {
                     inner.client.server_died();

@@ -103,7 +103,7 @@ impl ClientOptions {
         }
     }
 
-    /// Connects over a channel that everybody knows instead of the server's port, if it is
+    /// Connects over a well-known channel instead of the server's port, if it is
     /// served [so](super::ServerOptions::on_channel). What is presented has names then, and
     /// the client calls every [period](Self::period) until it is answered.
     #[must_use]
@@ -266,7 +266,7 @@ impl Stub {
     }
 }
 
-/// Calls a server over the channel that everybody knows, until it answers in the channel that
+/// Calls a server over the well-known channel, until it answers in the channel that
 /// it was presented; the answer, and where parcels go.
 fn call_out(
     domain: &Domain,

@@ -210,7 +210,7 @@ impl Connection {
         link::lock(&self.reading).interrupt();
     }
 
-    /// The client has gone, or is told to: what runs for it is told that nobody waits for it.
+    /// The client has gone, or must go: its running calls learn that no client waits for them.
     pub(super) fn close(&self) {
         self.close_and_tell(|runs| !runs.one_way);
     }
@@ -295,7 +295,7 @@ impl Connection {
         self.take(shared, None, scratch, &mut LinkState::default())
     }
 
-    /// Whether calls have come that nobody has taken.
+    /// Whether calls have come that no thread has taken.
     pub(super) fn has_ready(&self) -> bool {
         self.lock().protocol.has_ready()
     }
@@ -401,7 +401,7 @@ impl Connection {
     }
 
     /// Has a call run where calls run. A one-way call that must not be lost waits for a place
-    /// there, and holds up those behind it: nobody would hear that it was refused.
+    /// there, and holds up those behind it: no thread would hear that it was refused.
     fn begin(
         self: &Arc<Self>,
         shared: &Shared,

@@ -39,13 +39,13 @@ pub enum RpcError {
         /// And at the server.
         theirs: u64,
     },
-    /// The caller's: nobody answers a one-way method. It was not called.
+    /// The caller's: a one-way method has no answer. It was not called.
     #[error("method {method:?} is one-way: `post` it, or await it")]
     OneWay {
         /// Its name.
         method: &'static str,
     },
-    /// The caller's: its answer would be nobody's. It was not called.
+    /// The caller's: its answer would reach no caller. It was not called.
     #[error("method {method:?} is not one-way: `call` it, `begin` it, or await it")]
     NotOneWay {
         /// Its name.
@@ -60,7 +60,7 @@ pub enum RpcError {
     /// The state's: the server, or the connection, has too much to do. It was not run.
     #[error("too many calls are under way: call again later")]
     Backpressure,
-    /// Somebody's: what came cannot be read, although the hashes agree.
+    /// The peer's: the bytes that came cannot be read, although the hashes agree.
     #[error("{what} cannot be read: does a hand-written Serialize fit its Deserialize?")]
     Unreadable {
         /// Arguments, or a result.
@@ -173,7 +173,7 @@ impl<E: Debug> Error for CallError<E> {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientError {
-    /// Nobody serves under this name.
+    /// No server has this name.
     #[error(transparent)]
     NoService(#[from] crate::ConnectError),
     /// The peer's: what is served under this name is another service.
@@ -203,7 +203,7 @@ pub enum ClientError {
     /// The peer's: it did not answer.
     #[error("the server did not answer: {0}")]
     Unanswered(#[from] RequestError),
-    /// The state's, or the server's: it was called, and nobody answered.
+    /// The state's, or the server's: it was called, and no answer came.
     #[error("nobody answered over the channel for {name:?}: is it served with `on_channel`?")]
     Unheard {
         /// What was called.
@@ -212,7 +212,7 @@ pub enum ClientError {
     /// It cannot be called.
     #[error(transparent)]
     Write(#[from] WriteError),
-    /// Nobody is called over a channel under this name; or none was made; or one that was made is
+    /// No channel of this name is there to call a server over; or none was made; or one that was made is
     /// taken.
     #[error(transparent)]
     Channel(#[from] ChannelError),

@@ -63,7 +63,7 @@ pub(super) struct MovingClient {
     pub(super) sent: Option<u64>,
 }
 
-/// Begins each, so that somebody else's message is not taken for one.
+/// Begins each, so that no other message is taken for one.
 const MAGIC: u64 = u64::from_le_bytes(*b"portrpc\x02");
 
 pub(super) fn to_bytes<T: Serialize>(value: &T) -> Vec<u8> {

@@ -196,7 +196,7 @@ impl Ways {
             let sent = writer.write_with(len, |words| {
                 let (head, rest) = words.split_at(HEADER_BYTES / 8);
                 let (before, rest) = rest.split_at(place.len().div_ceil(8));
-                // What lies in further lines is written first: somebody watches this one.
+                // Further lines are written first, because the reader watches this one.
                 let sum = if packet.is_summed() {
                     summed::store(rest, body)
                 } else {
@@ -224,7 +224,7 @@ impl Ways {
 
     #[inline]
     fn send(&mut self, parts: &[&[u8]; 4]) {
-        // A message-consistent channel takes everything. Who reads a reliable one and is
+        // A message-consistent channel takes everything. A client that reads a reliable one and is
         // slow is asked, and asks, again.
         match (&mut self.own, &mut self.shared) {
             (Some(writer), _) if self.on_own => {
@@ -373,7 +373,7 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Where packets are read from, for now.
 pub(super) enum Source<'a> {
-    /// Nowhere: somebody waits with the reader, or nothing is to be read.
+    /// Nowhere: a thread waits with the reader, or nothing is to be read.
     None,
     Inlet(&'a mut Inlet),
     /// One that was read for this connection, and its position.

@@ -66,7 +66,7 @@ impl Method {
         self
     }
 
-    /// Nobody waits for it to end.
+    /// No caller waits for it to end.
     #[must_use]
     pub const fn one_way(self, on: bool) -> Self {
         self.with(Flags::ONE_WAY, on)

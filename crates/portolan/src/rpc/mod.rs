@@ -65,7 +65,7 @@
 //! | deaths | [`RpcError::ServerDied`] at once, by the channel and the server's port |
 //!
 //! The client makes both channels and presents them at the server's port, or over a channel
-//! that everybody knows ([`ClientOptions::over_channel`]). Arguments and
+//! with a well-known name ([`ClientOptions::over_channel`]). Arguments and
 //! results are written by `serde` in the `postcard` format, but for lists of bytes, which are
 //! copied in one go (those inside other types by `serde_bytes`, if need be); extents go
 //! through a port.

@@ -5,7 +5,7 @@
 //! the old one, so clients notice nothing but a pause. What they sent meanwhile is lost, as
 //! anything may be in these channels, and they are asked for it.
 //!
-//! Clients that share channels come along with those. Who has some of its own beside them
+//! Clients that share channels come along with those. A client with some of its own beside them
 //! shares again: its channel is no longer written to, as when it is demoted, and where it is
 //! busy it asks the new server for others.
 
@@ -87,7 +87,7 @@ impl Server {
         };
         let mut first = Message::new(&to_bytes(&moving))?;
         let mut rights = vec![Right::from(port)];
-        // Nobody writes to it any more: that was the last one.
+        // No client writes to it any more: that was the last one.
         if let Some(shared_channels) = remains.shared_channels {
             rights.extend(
                 [

@@ -4,7 +4,7 @@
 //! be sent once. So the extents of a call go through a port, as a *parcel* with a number,
 //! and what goes through the channel names the parcel. A parcel is sent before the call
 //! that names it, once there is a place for that, so it is there when the call arrives; that
-//! of an answer before the answer, unless nobody waits for it any more. A parcel says whose
+//! of an answer before the answer, unless no caller waits for it any more. A parcel says whose
 //! call it is of, and goes back as soon as its call is seen to be over ([`Parcels::tidy`]).
 
 use crate::port::{ReceiveRight, SendRight, WhenFull};
@@ -49,7 +49,7 @@ impl Large {
 
 impl std::fmt::Debug for Large {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // A look takes it out for a moment: nobody else can have it, it is not `Sync`.
+        // A look takes it out for a moment: no other thread can have it, it is not `Sync`.
         let extent = self.0.take();
         let shown = f.debug_tuple("Large").field(&extent).finish();
         self.0.set(extent);
@@ -97,7 +97,7 @@ pub(super) struct Reading(Option<Arc<Parcels>>);
 impl Drop for Reading {
     fn drop(&mut self) {
         if let Some(parcels) = &self.0 {
-            // Release: who finds none sees what was opened.
+            // Release: a thread that finds none sees what was opened.
             parcels.reading.fetch_sub(1, Ordering::Release);
         }
     }
@@ -185,7 +185,7 @@ impl Parcels {
     }
 
     /// Takes in what has come, so that the port has room, and gives back the parcels of calls
-    /// that nobody waits for.
+    /// that no caller waits for.
     pub(super) fn tidy(&self, waits: impl Fn(u64) -> bool) {
         // The thread that has the lock takes the messages in.
         let Ok(mut inbox) = self.from.try_lock() else {
@@ -200,7 +200,8 @@ impl Parcels {
     }
 
     /// An answer is taken whose parcel may still be opened: to be asked for under the lock
-    /// under which others tidy, before the call is over. Waits for nobody, as one who opens may.
+    /// under which others tidy, before the call is over. Never waits, while a thread that opens one
+    /// may.
     pub(super) fn reading(parcels: Option<&Arc<Self>>) -> Reading {
         if let Some(parcels) = parcels {
             parcels.reading.fetch_add(1, Ordering::Relaxed);

@@ -14,7 +14,7 @@ pub(super) struct Full;
 pub(super) struct Room {
     most: usize,
     taken: AtomicUsize,
-    /// Who waits for a turn to be given back.
+    /// Threads that wait for a turn to be given back.
     waiting: AtomicUsize,
     lock: Mutex<()>,
     back: Condvar,

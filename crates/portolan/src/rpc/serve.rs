@@ -135,7 +135,7 @@ impl ServerOptions {
         }
     }
 
-    /// Clients may also present themselves over a channel that everybody knows
+    /// Clients may also present themselves over a well-known channel
     /// ([`super::ClientOptions::over_channel`]).
     #[must_use]
     pub fn on_channel(self) -> Self {
@@ -208,7 +208,7 @@ pub(super) struct Shared {
     /// How many of those that share may have channels of their own.
     pub(super) own_channels: usize,
     connections: Mutex<Vec<Connected>>,
-    /// Once somebody wanted to share.
+    /// Once a client wanted to share.
     shared_channels: Mutex<Option<Arc<SharedChannels>>>,
     // The last field: it outlives the handles in the others.
     pub(super) drain: Arc<Drain>,
@@ -273,7 +273,7 @@ impl<S: Service> Serves for Hosted<S> {
 ///
 /// # Errors
 ///
-/// [`ServeError::Bind`] if somebody serves under this name.
+/// [`ServeError::Bind`] if another server has this name.
 pub fn serve<S: Service>(
     domain: &Domain,
     name: &str,
@@ -286,7 +286,7 @@ pub fn serve<S: Service>(
 }
 
 impl Server {
-    /// One that lets nobody in yet.
+    /// One that lets no client in yet.
     pub(super) fn new<S: Service>(
         port: &ReceiveRight,
         name: &str,
@@ -383,7 +383,7 @@ impl Server {
         })
     }
 
-    /// Nobody is let in any more, and threads that wait for calls end.
+    /// No client is let in any more, and threads that wait for calls end.
     fn shut_door(&mut self) -> Option<ReceiveRight> {
         // SeqCst: before the bell, and pairs with the threads that look.
         self.shared.stopping.store(true, Ordering::SeqCst);

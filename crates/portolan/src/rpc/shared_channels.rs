@@ -54,7 +54,7 @@ struct Members {
 }
 
 impl Members {
-    /// Has the door be told when this one has gone, unless it is told of another of its space.
+    /// Tells the door when this one has gone, unless it is told of another of its space.
     fn watch(&mut self, member: &Connection, door: &ReceiveRight) {
         let Some((space, alive)) = member.of_space() else {
             return;
@@ -216,7 +216,7 @@ impl SharedChannels {
                 continue;
             };
             if !member.take_shared(shared, &mut scratch) {
-                // What runs for it is told.
+                // Its running calls are told.
                 member.close();
                 link::lock(&self.members).all.remove(&session);
             }

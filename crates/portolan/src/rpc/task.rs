@@ -107,7 +107,7 @@ impl OwnedCall {
 }
 
 /// A call as a task. When its client gives it up its method is dropped where it waits; a
-/// one-way call is given up by nobody but a server that ends.
+/// one-way call is given up only by a server that ends.
 pub(super) struct Running {
     pub(super) connection: Arc<Connection>,
     pub(super) number: u64,

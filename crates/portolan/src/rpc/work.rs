@@ -219,7 +219,7 @@ impl Context {
     }
 
     /// Whether its client waits no more: it has given up, its deadline has passed, or it has
-    /// gone. What is done from now on is for nobody.
+    /// gone. No client wants the result any more.
     pub fn is_given_up(&self) -> bool {
         let told = |given_up: &Arc<GivenUp>| given_up.yes.load(Ordering::Acquire);
         self.given_up.as_ref().is_some_and(told) || self.deadline.is_some_and(|d| d < link::now())

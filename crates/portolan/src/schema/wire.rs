@@ -2,7 +2,7 @@
 //!
 //! `serde` writes and reads a list of bytes one by one, because it sees no more of it. What
 //! has a [`Schema`] can say that it is such a list, and is copied in one go. The bytes are the
-//! same: what one way writes the other one reads.
+//! same: each way reads what the other writes.
 
 use super::Schema;
 use postcard::Error;

@@ -22,7 +22,7 @@ use std::sync::{Arc, Weak};
 /// Where handlers can be given to a listener, by those of its space ([`Listener::give`]).
 #[derive(Clone)]
 pub struct Outbox {
-    /// Whose the listener is; kept by nobody who could give to it.
+    /// Whose the listener is; no thread that could give to it keeps it.
     member: Weak<Member>,
     fifo: u32,
     inbox: Arc<Inbox>,

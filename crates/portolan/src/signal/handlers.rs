@@ -99,7 +99,7 @@ impl Handlers {
     }
 
     /// Calls the only one there is, if it wants the signal; whether it does. `None` if there
-    /// are more. Then there is nobody to go on with if it panics.
+    /// are more. Then no handler is left to go on with if it panics.
     #[inline]
     pub(super) fn call_only(&mut self, offset: u64, address: usize) -> Option<bool> {
         let [only] = self.all.as_mut_slice() else {

@@ -94,7 +94,7 @@ impl Locked<'_> {
         self.given.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// The last that was given: there is nobody to give to any more.
+    /// The last that was given: there is no listener to give to any more.
     pub(super) fn close(&mut self) -> Vec<Parting> {
         self.given.take().unwrap_or_default()
     }

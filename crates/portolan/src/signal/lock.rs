@@ -50,8 +50,8 @@ pub(super) fn lock(member: &Member) -> Option<Locked<'_>> {
     Some(locked)
 }
 
-/// After a change without the lock: sees to it that somebody brings the table in order, who has
-/// the lock now, or ourselves.
+/// After a change without the lock: ensures that a holder of the lock brings the table in order,
+/// which has the lock now, or ourselves.
 pub(super) fn tidy(member: &Member) {
     // After the change, whose last access was a read-modify-write; pairs with the drop of the lock.
     store_load_barrier();
@@ -65,7 +65,7 @@ pub(super) fn tidy(member: &Member) {
 pub(super) fn release_of(member: &Member, space: u8) -> bool {
     let word = word(member);
     let held = u32::from(space) + 1;
-    // What it was changing is counted anew before anybody else changes it: the host marks
+    // What it was changing is counted anew before any other thread changes it: the host marks
     // it, and then releases.
     if word.load(Ordering::Acquire) != held {
         return false;

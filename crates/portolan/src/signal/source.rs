@@ -47,7 +47,7 @@ pub struct Source {
 }
 
 impl Domain {
-    /// Has an address signalled by a descriptor, a timer or a Unix signal, as if somebody
+    /// Has an address signalled by a descriptor, a timer or a Unix signal, as if a thread
     /// called [`signal`](Self::signal) whenever something is new there. So one wait serves
     /// all: a [`Listener`](crate::Listener), or the wait set that it is in.
     ///

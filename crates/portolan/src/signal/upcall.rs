@@ -355,7 +355,7 @@ struct Route {
     ran: Arc<Ran>,
 }
 
-/// Calls whenever the doorbell has changed. Once there is nobody to be called, tells the
+/// Calls whenever the doorbell has changed. Once there is no thread to call, tells the
 /// listener, which takes the handlers over.
 fn carry(member: &Member, route: &Route, over: &AtomicBool) {
     let fifos = member.tables().fifos;

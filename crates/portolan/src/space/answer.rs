@@ -40,7 +40,7 @@ pub(crate) fn refused(refusal: Refusal, address: &Address, owner: u32) -> JoinEr
     }
 }
 
-/// Refuses a socket that somebody else than the domain's user listens at.
+/// Refuses a socket at which another user than the domain's listens.
 pub(crate) fn check_owner(
     connection: &Descriptor,
     address: &Address,

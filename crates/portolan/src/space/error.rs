@@ -125,7 +125,7 @@ pub enum JoinError {
         "host and newcomer are in different process namespaces and could not see one another die: share one (for containers, --pid)"
     )]
     OtherNamespace,
-    /// The state's: nobody has this domain of another user, and only that user can create it.
+    /// The state's: no process has this domain of another user, and only that user can create it.
     #[error("user {owner} has no domain {name:?} here, and only that user can create it")]
     Absent {
         /// The domain's name.
@@ -162,7 +162,7 @@ pub enum JoinError {
         /// The kernel's reason.
         source: io::Error,
     },
-    /// A stranger's: the socket of this name belongs to somebody else. Or the caller's, in a user
+    /// A stranger's: the socket of this name belongs to another user. Or the caller's, in a user
     /// namespace that has no number for the domain's user.
     #[error(
         "the socket of this domain belongs to user {found}{} instead of {owner}{}: not connected", nameless(*.found), by(.holder)
@@ -264,7 +264,7 @@ fn by(holder: &Option<Holder>) -> String {
     })
 }
 
-/// Why nobody may have answered.
+/// Why no answer may have come.
 fn silent(holder: &Option<Holder>) -> String {
     match holder {
         Some(holder) if holder.stopped => format!(

@@ -4,7 +4,7 @@ use super::member::Member;
 use portolan_abi::space::HostWord;
 use portolan_shm::atomic::Ordering;
 
-/// Who hosts.
+/// The member that hosts.
 pub(crate) fn host_of(member: &Member) -> HostWord {
     // Acquire: what the host did before it took the role is seen.
     HostWord::unpack(member.tables().header.host.word.load(Ordering::Acquire))

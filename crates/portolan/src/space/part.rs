@@ -1,6 +1,6 @@
 //! Rooms above this one keep parts with a membership: each one part, of a type of its own.
 //!
-//! A part is made when somebody first asks for it, and goes with the membership. Parts are told
+//! A part is made at its first use, and goes with the membership. Parts are told
 //! that the process wants to leave, and are dropped, in the order in which they were made.
 
 use super::member::Member;
@@ -9,8 +9,8 @@ use std::sync::OnceLock;
 
 /// Something that a membership has one of.
 pub(crate) trait Part: Any + Default + Send + Sync {
-    /// The process wants to leave, and waits for threads that are ending: ends what nobody needs
-    /// any more. May be called again and again.
+    /// The process wants to leave, and waits for threads that are ending: ends what no other thread
+    /// needs any more. May be called again and again.
     fn leaving(&self, member: &Member) {
         let _ = member;
     }
@@ -32,7 +32,7 @@ struct Held {
 
 impl Parts {
     /// The part of this type, which is made if there is none. Not in a signal handler.
-    // Out of line: who asks for a part on the way of a message does so in rare cases.
+    // Out of line: code on the way of a message asks for a part in rare cases only.
     #[cold]
     #[inline(never)]
     pub(crate) fn part<P: Part>(&self) -> &P {

@@ -13,7 +13,7 @@ pub enum Protection {
     Guarded,
     /// The receiver gets a copy of its own.
     Copied,
-    /// Of a connection to another domain: the receiver gets memory that nobody can change any
+    /// Of a connection to another domain: the receiver gets memory that no process can change any
     /// more ([`crate::Sealed`]), and that is not copied. What it writes there is its own.
     Sealed,
 }

@@ -1,7 +1,7 @@
 //! Records events of this space while it is traced.
 //!
-//! While nobody traces, each place that could record looks at one word of its space's
-//! entry, in a line that nobody writes meanwhile, and goes on. All else is out of line.
+//! While no tracer records, each place that could record looks at one word of its space's
+//! entry, in a line that no process writes meanwhile, and goes on. All else is out of line.
 //! Everything here is async-signal-safe, for a guard's fault handler records too.
 
 use crate::space::Member;
@@ -17,7 +17,7 @@ pub(crate) const NO_PORT: u16 = u16::MAX;
 /// Whether `space` records events of this kind.
 #[inline(always)]
 pub(crate) fn traces(tables: &Tables<'_>, space: u8, kind: EventKind) -> bool {
-    // Relaxed: who sees it on looks again before it writes (`put`).
+    // Relaxed: a thread that sees it on looks again before it writes (`put`).
     let entry = tables.spaces.get(usize::from(space));
     entry.is_some_and(|e| e.trace.switch.load(Ordering::Relaxed) & u64::from(kind.bit()) != 0)
 }

@@ -2,7 +2,7 @@
 //!
 //! Everything else in this crate is safe code. Two promises are made here:
 //! that a mapped region's tables follow the protocols of `portolan-shm`
-//! ([`Tables::new`]), and that the holder of an extent, and nobody else, has
+//! ([`Tables::new`]), and that the holder of an extent, and no other code, has
 //! references into its pages. A guarded domain closes pages behind those references
 //! ([`Ground::close_small`], [`Ground::protect`]) and answers faults ([`Watched`]).
 #![allow(unsafe_code)]
@@ -72,7 +72,7 @@ impl Picture {
         // - live: the mapping is kept by the same struct, and `tables()` hands the
         //   reference out for no longer than a borrow of it;
         // - protocol: the file is ours alone, and is given to the survey, which loads. What is
-        //   copied there somebody else has written; the survey takes it as words, of which any
+        //   copied there another process has written; the survey takes it as words, of which any
         //   are valid, and checks what it makes of them.
         let tables = unsafe { Tables::new(mapping.base(), geometry) };
         Ok(Self {
@@ -241,7 +241,7 @@ impl Region {
     /// The bytes of the extent at `page`, to write.
     ///
     /// The caller is an [`crate::Extent`] that lends its own exclusive borrow out; or a block
-    /// of a topic's publisher on which nobody else has a right, or can come by one (B1 of
+    /// of a topic's publisher on which no other process has a right, or can come by one (B1 of
     /// topics' samples), and which does the same.
     #[inline]
     #[allow(clippy::mut_from_ref)]
@@ -265,7 +265,7 @@ impl Region {
         // - in bounds, live, initialised: as in `bytes`; a page is aligned for words;
         // - written meanwhile: by atomics only, as every member reaches a segment through this
         //   function (or through copies that the compiler cannot look into). What a message
-        //   says was written before it was published, and nobody else takes it.
+        //   says was written before it was published, and no other process takes it.
         unsafe { core::slice::from_raw_parts(self.address(page) as *const AtomicU64, len / 8) }
     }
 

@@ -143,7 +143,7 @@ impl Builder {
     }
 
     /// Whether this process creates the domain if it is not there; it does by default. A
-    /// program that only uses what others offer may rather be told that nobody offers it.
+    /// program that only uses what others offer may rather be told that no member offers it.
     ///
     /// # Examples
     ///

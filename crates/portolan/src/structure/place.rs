@@ -1,6 +1,6 @@
 //! Turns an extent into the head of an arena. This is the one file of this room that does so.
 //!
-//! Its promises: an arena's extents are held by one message, which nobody else can write
+//! Its promises: an arena's extents are held by one message, which no other code can write
 //! to while it says [`Message::structure`]; and a root is lent out only after the message
 //! was found to hold every extent of the arena, and build and type to be the same.
 #![allow(unsafe_code)]
@@ -30,7 +30,7 @@ pub(super) fn build<T: Root>(
     let start = start(&first).ok_or(NoRoom::TooLarge)?;
     // SAFETY:
     // - aligned, readable, writable: extents begin on a page and are mapped;
-    // - nobody else uses it: it was handed out just now, and `first` lends no slice out
+    // - no other code uses it: it was handed out just now, and `first` lends no slice out
     //   before the arena is closed.
     let header = unsafe { Header::begin(start, first.capacity()) }.ok_or(NoRoom::TooLarge)?;
     let growth = Growth::new(member, MAX_EXTENTS - 1);
@@ -53,7 +53,7 @@ pub(super) fn read<T: Root>(message: &Message) -> Result<&T::At<'_>, RootError> 
     unsafe { root::read::<T>(header) }.ok_or(RootError::Torn)
 }
 
-/// The root of type `T` in extents that nobody writes any more, in the order in which its arena
+/// The root of type `T` in extents that no space writes any more, in the order in which its arena
 /// has them.
 pub(crate) fn root_in<T: Root>(extents: &[SharedExtent]) -> Result<&T::At<'_>, RootError> {
     let first = extents.first().ok_or(RootError::NoRoot)?.segment();
@@ -63,7 +63,7 @@ pub(crate) fn root_in<T: Root>(extents: &[SharedExtent]) -> Result<&T::At<'_>, R
     // SAFETY:
     // - readable, aligned, initialised: a whole extent, which is file memory, and is kept by our
     //   right on it;
-    // - written by nobody: shared extents are read only (`SharedExtent`).
+    // - not written: shared extents are read only (`SharedExtent`).
     let header = start.and_then(|start| unsafe { Header::find(start, first.len()) });
     let held = extents.iter().map(|e| (e.segment().address(), e.len()));
     let header = same::<T>(header.ok_or(RootError::Torn)?, held)?;
@@ -86,7 +86,7 @@ pub(super) fn edit<T: Root, R>(
     let given = Rc::clone(&growth) as Rc<dyn Grow>;
     // SAFETY:
     // - a `T`, of this build, in extents that the message holds: `checked`;
-    // - nobody else uses them: the message is borrowed exclusively.
+    // - no other code uses them: the message is borrowed exclusively.
     let changed = Taking { growth, end }.run(message, |_| unsafe {
         root::edit::<T, R>(header, given, change)
     });
@@ -145,7 +145,7 @@ fn head(message: &Message) -> Option<&'static Header> {
     first.member().present().ok()?;
     // SAFETY:
     // - readable, aligned, initialised: a whole extent, which is file memory;
-    // - written by nobody else: the message holds it, and lends it to no one to write
+    // - not written by others: the message holds it, and lends it to no one to write
     //   without saying that it holds no structure.
     unsafe { Header::find(start(first)?, first.capacity()) }
 }
@@ -198,7 +198,7 @@ impl Growth {
 
 // SAFETY:
 // - readable, writable, aligned: extents begin on a page and are mapped;
-// - used by nobody else, for as long as the arena: they go into the arena's message, which
+// - used by no other code, for as long as the arena: they go into the arena's message, which
 //   holds no structure any more once one of them is taken out or lent to be written.
 unsafe impl Grow for Growth {
     fn grow(&self, need: usize, wish: usize) -> Result<(NonNull<u8>, usize), NoRoom> {

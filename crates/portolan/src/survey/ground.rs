@@ -32,7 +32,7 @@ impl<'r> Ground<'r> {
         }
     }
 
-    /// Somebody's region, of which `picture` holds nothing yet.
+    /// A region, of which `picture` holds nothing yet.
     pub(crate) fn of_observer(picture: &'r Picture, file: &'r OwnedFd) -> Self {
         Self {
             tables: picture.tables(),

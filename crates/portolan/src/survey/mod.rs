@@ -1,6 +1,6 @@
 //! A survey lists a domain's spaces and ports, and how much each space owns.
 //!
-//! It only reads, and stops nobody: what it says of one word was true at some instant
+//! It only reads, and stops no process: what it says of one word was true at some instant
 //! of the survey, and sums of several words may be off by what moved meanwhile. Tables
 //! are sparse, so only those parts are read that have memory; a survey of a large
 //! domain that is hardly used takes microseconds and allocates nothing in it.
@@ -182,7 +182,7 @@ pub struct PortSurvey {
     pub dropped: u64,
     /// Sends that found it full.
     pub full: u64,
-    /// Send rights on it that somebody holds.
+    /// Send rights on it that exist.
     pub senders: u32,
     /// Threads that look for its next message again and again.
     pub spinning: u32,
@@ -190,7 +190,7 @@ pub struct PortSurvey {
     pub sleeping: u32,
     /// Threads that wait for room in its queue.
     pub awaiting_room: u32,
-    /// Whether the next sender has to wake somebody: a sleeper, a wait set or a task.
+    /// Whether the next sender has to make a wake: of a sleeper, a wait set or a task.
     pub armed: bool,
 }
 
@@ -223,7 +223,7 @@ pub enum PortState {
 }
 
 impl Domain {
-    /// Looks at everybody and everything in the domain. For people and their tools:
+    /// Looks at every space and everything in the domain. For people and their tools:
     /// nothing in it is a promise a moment later.
     ///
     /// # Errors
@@ -321,7 +321,7 @@ fn spaces(ground: &Ground<'_>) -> Vec<SpaceSurvey> {
     known.collect()
 }
 
-/// Who waits at a port.
+/// The threads that wait at a port.
 #[derive(Clone, Copy, Default)]
 struct Waiters {
     spinning: u32,

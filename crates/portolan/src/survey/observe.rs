@@ -1,7 +1,7 @@
 //! An observer reads a region without being in the domain.
 //!
 //! An observer asks the host once for the region's file, which it gets open for reading
-//! only; afterwards nobody knows of it. It has no space and no connection, cannot write,
+//! only; afterwards no member knows of it. It has no space and no connection, cannot write,
 //! cannot become the host, and does not keep the domain alive. It finds out by itself
 //! that the domain is over: when no space is left whose process lives.
 
@@ -24,8 +24,8 @@ use std::time::{Duration, Instant};
 
 /// How long one connection waits for an answer, at first and at most; as in joining.
 const PATIENCE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(4));
-/// How long nobody may listen before we believe it: between a name's making and its
-/// listening, or a host's end and its successor's first look.
+/// How long no process may listen before we believe that the domain is over: between a name's
+/// making and its listening, or a host's end and its successor's first look.
 pub(crate) const ABSENCE: Duration = Duration::from_millis(50);
 /// Pause before looking again.
 const PAUSE: Duration = Duration::from_millis(2);
@@ -114,7 +114,7 @@ impl Observer {
         &self.name
     }
 
-    /// Looks at everybody and everything in the domain; see [`crate::Domain::survey`].
+    /// Looks at every space and everything in the domain; see [`crate::Domain::survey`].
     ///
     /// # Errors
     ///
@@ -169,7 +169,7 @@ fn lives(ground: &Ground<'_>, picture: &Picture) -> bool {
     let base = usize::try_from(tables.header.base.load(Ordering::Relaxed)).unwrap_or(0);
     match (living.next(), living.next()) {
         (None, _) => false,
-        // Alone: it may be another program by now, which nobody else would notice.
+        // Alone: it may be another program by now, which nothing else would show.
         (Some(only), None) => tables
             .spaces
             .get(usize::from(only))

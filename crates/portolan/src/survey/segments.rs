@@ -27,7 +27,7 @@ pub struct SegmentSurvey {
     pub kind: SegmentKind,
     /// Bytes.
     pub bytes: u64,
-    /// Rights on it that somebody holds.
+    /// Rights on it that exist.
     pub rights: u32,
     /// What a channel in it is like.
     pub channel: Option<ChannelSurvey>,
@@ -37,9 +37,9 @@ pub struct SegmentSurvey {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum SegmentKind {
-    /// Memory that anybody with a right reads and writes.
+    /// Memory that every space with a right reads and writes.
     Plain,
-    /// Memory that was an extent, and that nobody writes any more.
+    /// Memory that was an extent, and that no space writes any more.
     SharedExtent,
     /// A channel of messages.
     Channel,
@@ -153,7 +153,7 @@ pub(super) fn take(ground: &Ground<'_>, index: u16, rights: u32) -> Option<Segme
     })
 }
 
-/// What the one message in a segment's queue says: an extent, and perhaps that nobody writes it.
+/// What the one message in a segment's queue says: an extent, and perhaps that no space writes it.
 pub(super) fn memory(ground: &Ground<'_>, queue: &Queue<'_>) -> Option<Memory> {
     let head = queue.port.receiver.head.load(Ordering::Acquire);
     let slot = queue.slot(head);

@@ -101,7 +101,7 @@ fn an_observer_gives_no_hole_memory_whatever_the_tables_say() {
         assert_eq!(plain.count(), 20, "what is said is told");
         assert_eq!(allocated(), before, "bytes of the region's file");
     }
-    // Nobody puts in order what is there, least of all a leaving member.
+    // No member repairs this table, least of all a leaving member.
     std::mem::forget((domain, observer));
 }
 

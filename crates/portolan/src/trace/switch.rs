@@ -148,7 +148,7 @@ pub(super) fn spaces(member: &Member) -> impl Iterator<Item = (u8, SpaceStatus, 
     })
 }
 
-/// Whether anybody but us is there.
+/// Whether another space is there.
 pub(super) fn company(member: &Member) -> bool {
     spaces(member).any(|(id, status, _)| id != member.space && status.phase != SpacePhase::Free)
 }

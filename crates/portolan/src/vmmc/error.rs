@@ -267,7 +267,7 @@ pub enum UpdateError {
         /// Bytes.
         len: usize,
     },
-    /// The host's: nobody hosts the domain, or the host is stopped, or copies for as many as it
+    /// The host's: no member hosts the domain, or the host is stopped, or copies for as many as it
     /// can. What this call has written so far has landed, and no more.
     #[error(
         "the domain's host, which copies for this import, was not found in time, or has no room: try again later"
@@ -275,7 +275,7 @@ pub enum UpdateError {
     NoHost,
     /// The host's: it was killed, or is stopped, in the midst of copying. What was to be written
     /// may have landed, in part or whole, and may land later if the host was only stopped. Read it
-    /// back, or write it again if nobody else writes there.
+    /// back, or write it again if no other process writes there.
     #[error(
         "the domain's host ended, or is stopped, in the midst of copying: the update may have landed or not"
     )]
@@ -304,7 +304,7 @@ pub enum UpdateError {
         "the exporter has let go of the connection (did it exec, or close all descriptors?): let go of the import, and import again"
     )]
     Disconnected,
-    /// Nobody's: the deadline has passed; what was begun goes on.
+    /// No one's fault: the deadline has passed; the operation goes on.
     #[error("what was begun has not ended by the deadline, and goes on: wait longer")]
     TimedOut,
     /// The caller's: this process was forked from the one that has the memory, and does not have

@@ -117,7 +117,7 @@ impl Import {
 
     /// Copies `bytes` to `offset` and the following: a blocking deliberate update. When it
     /// returns they are in the exporter's memory. Eight bytes at a multiple of eight (or four
-    /// at one of four, ...) land in one go; of more, somebody who looks meanwhile may see parts.
+    /// at one of four, ...) land in one go; of more, a reader that looks meanwhile may see parts.
     ///
     /// # Errors
     ///

@@ -54,7 +54,7 @@ enum State {
     Private,
     /// Shared with importers.
     Exported,
-    /// Private, but pages after the first `done` bytes that nobody here has stored to are
+    /// Private, but pages after the first `done` bytes that no thread here has stored to are
     /// still the importers' too.
     Returning { done: usize },
 }
@@ -290,8 +290,8 @@ impl Memory {
         done
     }
 
-    /// Notes that a part is mapped for automatic update, by nobody else; makes memory that was
-    /// made to be exported private, where the mode needs that.
+    /// Notes that a part is mapped for automatic update, and by no other mapping; makes memory that
+    /// was made to be exported private, where the mode needs that.
     pub(super) fn map(&self, part: &Range<usize>, mode: Mode) -> Result<(), MappingError> {
         let mut state = self.state();
         let mut maps = self.maps();

@@ -66,7 +66,7 @@ impl Place {
         let first: *const AtomicU64 = std::ptr::with_exposed_provenance(self.start);
         // SAFETY:
         // - in bounds and live: the mapping, or what the caller of `of_program` promised, has
-        //   `len` bytes for as long as `self` lives; in a forked child nobody gets here (all
+        //   `len` bytes for as long as `self` lives; a forked child does not get here (all
         //   callers ask `in_child` first), and it would end in a signal;
         // - aligned: it begins at a page;
         // - initialised: memory of files reads as zero or what was written;
@@ -74,7 +74,7 @@ impl Place {
         unsafe { std::slice::from_raw_parts(first, self.len / 8) }
     }
 
-    /// The bytes, to write. For an [`ExportMemory`] that is nobody else's and is not
+    /// The bytes, to write. For an [`ExportMemory`] that no other process has and that is not
     /// exported, and lends its exclusive borrow out.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         let first: *mut u8 = std::ptr::with_exposed_provenance_mut(self.start);
@@ -90,7 +90,7 @@ impl Place {
         // SAFETY:
         // - no references: only `words` hands any out, of atomics; `bytes_mut` borrows
         //   exclusively, and for a range of the program's own its maker has promised it;
-        // - nobody maps, unmaps or protects it: a mapping of ours is changed here alone, under
+        // - no thread maps, unmaps or protects it: a mapping of ours is changed here alone, under
         //   the lock of its state, and else its maker has promised it;
         // - no stack, no thread-local storage: a mapping of ours holds neither, and else its
         //   maker has promised it.
@@ -111,8 +111,8 @@ impl Place {
     ) -> Result<(), PrivatiseError> {
         let (start, len) = self.part(part);
         // SAFETY:
-        // - nobody relies on its being shared: that is what ends here;
-        // - nobody maps, unmaps or protects it: as in `share_into`.
+        // - no code relies on its being shared: that is what ends here;
+        // - no thread maps, unmaps or protects it: as in `share_into`.
         unsafe { memory::privatise(file, offset, start, len) }
     }
 
@@ -154,7 +154,7 @@ impl ExportMemory {
     /// struct Pages([u8; 8192]);
     /// let pages: &'static mut Pages = Box::leak(Box::new(Pages([7; 8192])));
     /// // SAFETY:
-    /// // - leaked, so it stays; nobody else refers to it; whole pages of the heap.
+    /// // - leaked, so it stays; nothing else refers to it; whole pages of the heap.
     /// let memory = unsafe { ExportMemory::in_place(pages.0.as_mut_ptr(), 8192) }?;
     /// assert_eq!(memory.load_acquire(0)?, u64::from_ne_bytes([7; 8]));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -169,14 +169,14 @@ impl ExportMemory {
     ///
     /// As long as any clone of this, or an export of it, lives:
     ///
-    /// - the range stays mapped, to be read and written, and nobody maps, unmaps or protects
+    /// - the range stays mapped, to be read and written, and no thread maps, unmaps or protects
     ///   any of it;
-    /// - it is reached through this, through raw pointers or through atomics: nobody holds or
+    /// - it is reached through this, through raw pointers or through atomics: no code holds or
     ///   makes a reference into it that does not allow for other processes' stores;
     /// - it holds no stack and no thread-local storage, and nothing that a forked child needs.
     ///
     /// And once it has been exported, for as long as it stays mapped, also when all of these have
-    /// gone: nobody has the kernel forget its pages (`MADV_DONTNEED`, as some allocators do with
+    /// gone: no code has the kernel forget its pages (`MADV_DONTNEED`, as some allocators do with
     /// what is freed). They would be the export's file again, which an importer may have kept.
     pub unsafe fn in_place(start: *mut u8, len: usize) -> Result<Self, ExportError> {
         if len == 0 {

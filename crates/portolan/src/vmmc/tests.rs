@@ -92,7 +92,7 @@ fn whatever_a_buffers_own_code_does_later_writes_are_done() {
     let finished = catch_unwind(AssertUnwindSafe(|| broken.finish().is_ok()));
     assert!(finished.is_err());
     import.flush(LONG).unwrap();
-    // It is let go of on that thread, since nobody waits for it, and writes there.
+    // It is let go of on that thread, since no thread waits for it, and writes there.
     let (go, gone) = mpsc::channel();
     let waits = Second::new(move || gone.recv_timeout(LONG).unwrap());
     let first = import.begin_write(100, waits).unwrap();
@@ -283,7 +283,7 @@ fn ordinary_memory_is_written_only_where_the_exporters_status_page_is() {
     let theirs = PidFd::open(other.id()).unwrap();
     let wrong = [copy(&status_page), copy(&notification_page), theirs.into()];
     assert!(ordinary(at(good), wrong).unwrap().is_none());
-    // A dead one, whose id may be anybody's.
+    // A dead one, whose id another process may have.
     let theirs = PidFd::open(other.id()).unwrap();
     other.kill().unwrap();
     other.wait().unwrap();

@@ -167,7 +167,7 @@ mod tests {
                 }
             });
             // SAFETY:
-            // - Takes no pointers. It ends this thread, whose stack nobody has a reference to.
+            // - Takes no pointers. It ends this thread, whose stack no code has a reference to.
             unsafe { libc::syscall(libc::SYS_exit, 0) };
         }
         let pidfd = PidFd::open(u32::try_from(pid).unwrap()).unwrap();

@@ -41,7 +41,7 @@ const FIRST: Duration = Duration::from_micros(6);
 const EVERY: (u32, u32) = (16, 1024);
 /// Waits after a try that look as long as it did.
 const HELD: u32 = 8;
-/// Who sleeps longer than this does so because there is nothing to do.
+/// A thread that sleeps longer than this does so because there is nothing to do.
 const LOCKED: Duration = Duration::from_micros(250);
 
 /// The first looks are made without a pause.

@@ -42,7 +42,7 @@ fn reliable() -> Offering {
     )
 }
 
-/// Somebody of another domain who follows it.
+/// A follower in another domain.
 fn follower(theirs: &str) -> Child {
     let mut child = Child::new();
     let ours = unique("follower");
@@ -150,7 +150,7 @@ fn a_client_that_is_dropped_for_lagging_is_told_that_it_is_over() {
     }
     child.resume();
     until("it has left", || theirs.offered.clients() == 0);
-    // What came before waits for its reader; who reads no more holds up nothing.
+    // What came before waits for its reader; a reader that reads no more delays nothing.
     assert_eq!(child.ask("read-no-more"), "done");
     until("it knows", || child.ask("is-live") == "false");
 }

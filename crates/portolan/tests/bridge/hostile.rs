@@ -124,7 +124,7 @@ pub(crate) fn preamble(frame: &FrameHeader, lengths: &[u64]) -> Vec<u8> {
     bytes
 }
 
-/// Beside each stranger, somebody honest.
+/// An honest client beside each stranger.
 pub(crate) struct Beside {
     pub(crate) name: String,
     port: ReceiveRight,
@@ -154,7 +154,7 @@ impl Beside {
         }
     }
 
-    /// The stranger has just broken the rules like this, and is out; the other one goes on.
+    /// The stranger has just broken the rules like this, and is out; the honest client goes on.
     #[track_caller]
     pub(crate) fn goes_on(&mut self, is_it: impl Fn(&ViolationKind) -> bool) {
         let mut violations = Vec::new();
@@ -206,7 +206,7 @@ fn what_is_no_request_is_refused() {
         answer,
         Some(Answer::Denied(Denied::Version, FORMAT_VERSION))
     );
-    // Somebody who says nothing and goes.
+    // A client that says nothing and goes.
     drop(accepted(&beside.name));
     beside.works();
     // A byte ring of any length that it likes: it gets what is allowed.
@@ -396,7 +396,7 @@ fn many_small_extents_count_as_the_pages_that_they_take() {
             .goes_on(|kind| matches!(kind, ViolationKind::TooLong { bytes, .. } if *bytes > most));
         assert_eq!(held(&beside.theirs), 0);
     }
-    // Somebody honest is told before, and what it is that counts.
+    // An honest client is told beforehand what counts.
     let message = message(&beside.ours, 0, &[1; 256]);
     let unsent = beside.honest.send(message, long()).unwrap_err();
     let SendError::TooLong {

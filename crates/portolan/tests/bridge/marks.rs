@@ -30,7 +30,7 @@ fn used(domain: &Domain) -> u64 {
 }
 
 /// One client has died: what it sent whole is there, from 0 on and in order, nothing else is
-/// kept of it, nobody takes it for hostile, and the next one is served.
+/// kept of it, the other side does not take it for hostile, and the next one is served.
 fn next_is_served(name: &str, domain: &Domain, port: &mut ReceiveRight, offered: &OfferedPort) {
     until("the client has left", || offered.clients() == 0);
     let mut expected = 0;
@@ -105,7 +105,7 @@ fn a_client_dies_while_it_asks() {
         if mark == "bridge.requested" {
             until("it has died", || client.ended());
         }
-        // Whether or not somebody wants it.
+        // Whether or not a client wants it.
         let _ = request.reply_in_place();
         until("it has died", || client.ended());
         until("the client has left", || offered.clients() == 0);
@@ -147,7 +147,7 @@ fn an_offering_process_dies_while_it_lets_somebody_in() {
         let refused = ours.connect_to(&Domain::builder(&name), "frames", options);
         until("it has died", || child.ended());
         if mark == "bridge.granted" {
-            // It was let in, by somebody who has died since.
+            // It was let in, by a process that has died since.
             until("the right is a dead name", || {
                 refused.as_ref().is_ok_and(|right| !right.is_live())
             });
@@ -238,7 +238,7 @@ fn a_follower_dies_at_every_step() {
     ] {
         let (name, domain, _port, _offered) = plain();
         // With a place for one reader, so that one which is not forgotten shows; but who waits
-        // for everybody skips nothing.
+        // for all readers skips nothing.
         let skipped = mark == "bridge.skipped";
         let lagging = if skipped {
             Lagging::Skip
@@ -270,7 +270,7 @@ fn a_follower_dies_at_every_step() {
             until("it has died", || follower.ended());
         }
         until("it has left", || offered.clients() == 0);
-        // The writer is held up by nobody, and the next one is served.
+        // Nothing delays the writer, and the next one is served.
         for _ in 0..2 * channel.units() {
             writer.write(&[3; 40], long()).unwrap();
         }

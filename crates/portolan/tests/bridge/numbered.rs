@@ -46,7 +46,7 @@ pub(crate) fn is_message(came: &Message, number: u64, lengths: &[usize]) {
     came.slices().for_each(|bytes| is_filled(bytes, number));
 }
 
-/// Extents that anybody in a domain holds.
+/// Extents that any space of a domain holds.
 pub(crate) fn held(domain: &Domain) -> u64 {
     let survey = domain.survey().unwrap();
     survey.holdings.iter().map(|h| h.extents).sum()

@@ -182,7 +182,7 @@ fn what_is_over_the_limit_is_refused_when_it_is_sent() {
     assert_eq!(next(&mut port), (2, 4596));
 }
 
-/// Who sends and leaves has sent, also if there is no memory for it yet.
+/// A client that sends and leaves has sent, also if there is no memory for it yet.
 #[test]
 fn what_was_sent_before_a_client_left_waits_for_memory() {
     let name = unique("short");

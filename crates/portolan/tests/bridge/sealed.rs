@@ -148,7 +148,7 @@ fn within_a_domain_it_stays_in_its_process() {
     let inbox = domain.connect("inbox", long()).unwrap();
     let unsent = inbox.send(with(&[&picture(1, 9)]), WhenFull::Fail);
     assert!(matches!(unsent.unwrap_err().why, SendError::Sealed));
-    // Through a port of our own, and given back where there is no room, or nobody any more.
+    // Through a port of our own, and given back where there is no room, or no receiver any more.
     let mut port = domain.bind(PortOptions::unnamed().queue(1)).unwrap();
     let right = port.make_send();
     right.send(with(&[&picture(2, 9)]), WhenFull::Fail).unwrap();
@@ -248,7 +248,7 @@ fn what_is_said_to_be_sealed_and_is_not() {
     stranger.says(&bytes, bytes.len() as u64);
     stranger.is_out();
     beside.goes_on(|kind| matches!(kind, ViolationKind::TooLong { .. }));
-    // And what is sealed nobody changes any more: the kernel refuses it to its maker too.
+    // And no process changes sealed memory any more: the kernel refuses it to its maker too.
     let file = std::fs::File::from(good);
     assert!(file.set_len(0).is_err());
     assert!(file.set_len(1 << 20).is_err());

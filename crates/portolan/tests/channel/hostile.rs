@@ -8,7 +8,7 @@ use portolan::{Deadline, Domain, Segment};
 use portolan_abi::channel::{Meta, Stamp};
 use std::sync::atomic::Ordering;
 
-/// A writer and a reader of ours among words that somebody scribbles at.
+/// A writer and a reader of ours among words that another process scribbles at.
 #[test]
 fn a_hostile_peer_is_found_out_and_does_no_harm() {
     let mut state = 88_172_645_463_325_252u64;

@@ -101,7 +101,7 @@ fn one_extent_has_one_taker_and_a_shared_one_as_many_as_there_are() {
     assert_eq!((b[69_999], used(&domain).1), (9, 2));
     drop(b);
     assert_eq!(used(&domain).1, 1);
-    // What nobody takes any more is freed with who would have.
+    // Parcels that are not taken are freed with the reader that would have taken them.
     writer.send(b"", shared(&domain, 9), Deadline::NOW).unwrap();
     drop((first, second, refused, writer, channel));
     assert_eq!(used(&domain), (0, 0));
@@ -299,7 +299,7 @@ fn hostile_notes_and_parcels_are_missed_and_no_more() {
     assert_eq!(byte_of(reader.receive(PATIENCE).unwrap().parcel), 1);
     drop(writer);
     assert_eq!(reader.receive(PATIENCE).unwrap_err(), ReadError::WriterGone);
-    // Somebody else stands at the registry, and gets the right on the inbox.
+    // Another process stands at the registry, and gets the right on the inbox.
     let port = domain.survey().unwrap();
     let port = port.ports.iter().find(|p| p.kind == PortKind::Segment);
     let port = port.unwrap();
@@ -353,7 +353,7 @@ fn hostile_notes_and_parcels_are_missed_and_no_more() {
         scope.spawn(|| writer.send(b"", shared(&domain, 2), PATIENCE).unwrap());
         assert_eq!(byte_of(reader.receive(PATIENCE).unwrap().parcel), 2);
     });
-    // What a registry is handed that is no registration counts for nobody.
+    // What a registry is handed that is no registration counts for no reader.
     let registry = domain.connect(&name, PATIENCE).unwrap();
     for header in [&b""[..], &[0xff; 100]] {
         let message = Message::new(header).unwrap();

@@ -78,7 +78,7 @@ fn who_is_dropped_is_sent_nothing_more_and_its_place_is_free() {
         let sent = writer.send(&[i], moved(&domain, i), Deadline::NOW);
         sent.err().map(|refused| (i, refused))
     });
-    // It has a ring's worth, and then nobody is there.
+    // It has a ring's worth, and then no reader is there.
     let (at, refused) = refused.unwrap();
     assert!(
         matches!(refused.why, ParcelError::NotOneReader { readers: 0 }),

@@ -81,7 +81,7 @@ async fn a_task_is_told_of_parcels_and_of_later_writers() {
     for round in 0..60 {
         let gone = timeout(PATIENCE, reader.receive_async()).await.unwrap();
         assert_eq!(gone.unwrap_err(), ReadError::WriterGone);
-        // Nobody writes. What is given up loses nothing.
+        // No writer writes. A wait that is given up loses nothing.
         let nothing = timeout(Duration::from_micros(50), reader.receive_async()).await;
         assert!(nothing.is_err());
         next.send(round).unwrap();

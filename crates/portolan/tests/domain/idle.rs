@@ -16,7 +16,7 @@ fn an_idle_domain_sleeps_in_every_process() {
         used(&mut all).iter().all(|u| u.starts_with("1 "))
     });
     settles_and_sleeps(&mut all);
-    // And so it is after a takeover, once the new host has answered everybody.
+    // And so it is after a takeover, once the new host has answered all members.
     all.remove(0).kill();
     until("somebody hosts", || all.iter_mut().any(Child::is_host));
     settles_and_sleeps(&mut all);

@@ -1,4 +1,4 @@
-//! Joining, and what is left when everybody has gone.
+//! Tests joining, and what is left when all members have gone.
 
 use crate::child::{Child, unique, until};
 use portolan::{Domain, JoinError, LeaveError};

@@ -82,7 +82,7 @@ impl Scene {
         }
     }
 
-    /// Everything that the victim held came back, everybody was told.
+    /// Everything that the victim held came back, every waiting process was told.
     fn check(&mut self, mark: &str) {
         let answer = self.client.answer();
         assert!(answer.contains("ServerDead"), "{mark}: {answer}");

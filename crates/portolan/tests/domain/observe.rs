@@ -201,7 +201,7 @@ fn channels_are_told_from_memory_also_where_pages_are_closed() {
         assert_eq!(behind, [4]);
         // As a member sees it, too.
         assert_eq!(domain.survey().unwrap().segments, survey.segments);
-        // Freed memory is nobody's.
+        // Freed memory has no owner.
         drop((channel, reader, writer));
         let survey = observer.survey().unwrap();
         assert_eq!((survey.memory.shared, survey.segments.len()), (4096, 1));

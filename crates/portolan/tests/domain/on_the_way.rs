@@ -50,7 +50,7 @@ impl Scene {
         survey.ports.iter().any(|p| p.name.as_deref() == Some(port))
     }
 
-    /// Both are closed to the end, and everybody has been told.
+    /// Both are closed to the end, and every waiting process has been told.
     fn check(mut self, mark: &str) {
         let told = self.inbox.receive(Access::Now, Deadline::after(PATIENCE));
         let notice = told.unwrap().notice();

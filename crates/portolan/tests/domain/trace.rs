@@ -41,7 +41,7 @@ fn a_message_is_seen_where_it_is_sent_and_where_it_is_taken() {
     let (mut sender, mut receiver) = (Child::joined(&name), Child::joined(&name));
     receiver.ask("bind frames");
     sender.ask("connect frames");
-    // Before the trace: nobody hears of it.
+    // Before the trace: the tracer does not hear of it.
     sender.ask("send 5000");
     assert_eq!(receiver.ask("receive"), "5000 bytes");
 
@@ -303,7 +303,7 @@ fn a_tracer_that_is_killed_leaves_nothing_on() {
     tracer.kill();
     until("the trace is off", || domain.tracer().is_none());
     members(&domain, 2);
-    // Nothing is recorded now: who traces next finds none of it.
+    // Nothing is recorded now: the next tracer finds none of it.
     sender.ask("send 1");
     let received = port.receive(Access::Later, Deadline::after(PATIENCE));
     assert_eq!(received.unwrap().len(), 1);

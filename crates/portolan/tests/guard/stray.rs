@@ -1,4 +1,4 @@
-//! Who touches what it does not own is reported, and dies.
+//! Tests that a process that touches an extent of another owner is reported, and dies.
 
 use crate::child::{Child, unique};
 

@@ -48,7 +48,7 @@ fn results_and_errors_come_without_any_runtime() -> Outcome {
     let large = block_on(client.fill_async(10_000, 9))?.into_extent();
     let total = client.total_async(vec![large.unwrap().into()], false);
     assert_eq!(block_on(total), Ok(90_000));
-    // Begun before there was anybody to wake.
+    // Begun before there was a task to wake.
     assert_eq!(block_on(client.begin_add(1, 2)?.into_future()), Ok(Ok(3)));
 
     let other = other::TestClient::connect(&domain, "test", PATIENCE)?;

@@ -1,6 +1,6 @@
 //! Peers that write what no honest peer writes, to channels that are in use: garbage, lengths
 //! and positions that cannot be, what was said before, and packets that only look honest.
-//! Nothing panics, who did it loses its connection, and everybody else goes on.
+//! Nothing panics, the hostile client loses its connection, and all others go on.
 
 use super::service::{PATIENCE, TestClient, TestService, Tested, share, until};
 use portolan::channel::{Channel, ChannelOptions, Reader, ReaderOptions, Writer};
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 type Outcomes = Result<(), Box<dyn std::error::Error>>;
 
-/// What a client says at a server's port, as anybody may write it.
+/// What a client says at a server's port, as any process may write it.
 #[derive(Serialize, Deserialize)]
 struct Hello {
     service: String,
@@ -446,7 +446,7 @@ fn a_client_that_misbehaves_is_closed_and_no_other() -> Outcomes {
     Ok(())
 }
 
-/// A port at which nobody honest serves: who comes is welcome.
+/// A port at which no honest server serves; every client is welcome.
 fn hostile_server(domain: &Domain, port: &mut ReceiveRight) -> (Hostile, Option<SendRight>) {
     let mut request = port.get_request(Access::Later, PATIENCE).unwrap();
     let header = request.message.header();
@@ -563,7 +563,7 @@ fn a_third_one_that_scribbles_costs_one_connection_at_most() -> Outcomes {
                         Ok((_, same, text)) => {
                             assert_eq!((same, text), (bytes, "text".to_owned()), "{round}");
                         }
-                        // Nobody but the peer is blamed.
+                        // Only the peer is blamed.
                         Err(RpcError::Deadline | RpcError::ServerDied | RpcError::Closed(_)) => {
                             failed_before += 1;
                         }
@@ -605,7 +605,7 @@ fn who_shares_and_misbehaves_is_closed_and_a_channel_that_is_spoiled_is_replaced
         };
         let calls = Channel::try_from(calls).unwrap();
         let mut writer = calls.bind_writer().unwrap();
-        // Garbage of nobody's, of those who are not there, and its own.
+        // Garbage of no client's, of absent clients, and of its own.
         for i in 0..9000_u64 {
             let mut packet = random.bytes(300);
             let whose = [random.next(), session, session][usize::try_from(i % 3).unwrap()];
@@ -619,7 +619,8 @@ fn who_shares_and_misbehaves_is_closed_and_a_channel_that_is_spoiled_is_replaced
         }
         until("it is closed", || server.clients() == others.len());
     });
-    // What nobody writes: the channel is of no use to those who share it, and they are told.
+    // No honest client writes this: the channel is of no use to the clients that share it, and they
+    // are told.
     let (first, own) = (
         share(&domain),
         TestClient::connect(&domain, "test", PATIENCE)?,

@@ -26,7 +26,7 @@ trait Notes {
     fn read(&self) -> u64;
 }
 
-/// Counts what it is told.
+/// Counts the calls that it gets.
 #[derive(Default)]
 struct Counted {
     notes: AtomicU64,
@@ -303,7 +303,7 @@ fn a_server_ends_although_there_is_no_memory_for_a_message_to_it() -> Outcome {
     let service = NotesService(Counted::default());
     let server = rpc::serve(&domain, "notes", service, &ServerOptions::default())?;
     let right = domain.connect("notes", PATIENCE)?;
-    // All memory that queues may have, so that nobody can ask for an answer.
+    // All memory that queues may have, so that no client can ask for an answer.
     let bind = |slots| domain.bind(PortOptions::unnamed().queue(slots)).ok();
     let sizes = [32_768, 4_096, 512, 64, 1].into_iter();
     let _ports: Vec<_> = sizes

@@ -1,4 +1,4 @@
-//! Extents of calls that nobody waits for any more, and of answers that are read late.
+//! Tests extents of calls that no client waits for any more, and of answers that are read late.
 
 use super::calls::served;
 use super::service::{TestClient, until};

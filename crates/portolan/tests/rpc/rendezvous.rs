@@ -1,4 +1,4 @@
-//! Clients that present themselves over a channel that everybody knows.
+//! Tests clients that present themselves over a well-known channel.
 
 use super::calls::other;
 use super::service::{Fault, PATIENCE, TestClient, Tested};
@@ -55,7 +55,7 @@ fn a_client_that_calls_out_is_heard_by_a_later_server_and_garbage_is_not() -> Ou
     let calls = domain.make_channel(&calls.unit(512).units(64))?;
     let options = ServerOptions::default().on_channel();
     for _ in 0..2 {
-        // The channel outlives the server: somebody has a right on it.
+        // The channel outlives the server: a client has a right on it.
         std::thread::scope(|scope| {
             let calling = scope.spawn(|| {
                 TestClient::connect_with(&domain, "test", &over_channel(), PATIENCE).unwrap()

@@ -29,7 +29,7 @@ pub(crate) trait Test {
     fn add(&self, a: u64, b: u64) -> Result<u64, Fault>;
     fn same(&self, record: Record, bytes: &[u8], text: &str) -> (Record, Vec<u8>, String);
     fn fill(&self, len: usize, byte: u8) -> Large;
-    /// Whether anybody waits for it or not.
+    /// Whether a client waits for it or not.
     fn late(&self, millis: u64, len: usize) -> Large;
     fn total(&self, pieces: Vec<Large>, refuse: bool) -> Result<u64, Fault>;
     fn panic(&self, how: String);
@@ -53,7 +53,7 @@ pub(crate) struct Tested {
     pub(crate) domain: Domain,
     pub(crate) counted: AtomicU64,
     pub(crate) given_up: AtomicU64,
-    /// How often somebody has begun to wait.
+    /// How often a call has begun to wait.
     pub(crate) waits: Arc<AtomicU64>,
     pub(crate) seen: Mutex<BTreeMap<u64, u64>>,
 }

@@ -217,7 +217,7 @@ fn those_who_share_and_are_killed_are_let_go_of_at_once_and_once() {
         until("all of them wait", || client.counted() == Ok(round * whole));
         assert_eq!(server.clients(), CROWD + 1);
         drop(crowd);
-        // Nobody joins meanwhile: what runs for them is told all the same.
+        // No client joins meanwhile: their running calls are told all the same.
         until("all are told", || client.given_up() == Ok(round * whole));
         until("all came back", || what_is_there() == before);
         assert_eq!((server.clients(), server.sharing()), (1, 1));
@@ -240,7 +240,7 @@ mod deaths {
         survey.memory.used > 1 << 20 || others > 0 || survey.ports.len() > 1
     }
 
-    /// Somebody else serves in the place of a server that has died or moved.
+    /// Another process serves in the place of a server that has died or moved.
     fn serve_again(domain: &Domain, ledger: &Segment, number: &mut u64) {
         let mut server = None;
         until("the name is free", || {
@@ -293,7 +293,7 @@ mod deaths {
                 Some(vec![client])
             });
         }
-        // The one who is busy takes the channels of the other one.
+        // The busy client takes the channels of the idle one.
         for mark in [
             "serve.let_in",
             "serve.answered",

@@ -216,7 +216,7 @@ fn a_head_that_is_damaged_after_the_check_is_found_too() {
     for (at, bytes) in [(0, b"x".as_slice()), (32, &[0xff; 8]), (56, &[0xff; 8])] {
         let mut words = words(&domain).into_structure::<List<Text>>().unwrap();
         assert_eq!(words.root().map(|list| list.len()), Ok(1));
-        // What nobody else may write to; a member with a stray pointer does.
+        // No other member may write to it; one with a stray pointer does.
         let message = words.into_message();
         let address = message.extents()[0].address();
         words = message.into_structure().unwrap();

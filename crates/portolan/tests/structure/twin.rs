@@ -53,7 +53,7 @@ fn topics(domain: &Domain) -> Result<(), Box<dyn std::error::Error>> {
         check(sample.root()?, &model(number));
         seen.publish(&u64::from(number))?;
     }
-    // Until the test has read all: what nobody has follows its publisher.
+    // Until the test has read all: samples that no subscriber has follow their publisher.
     domain.connect("done", PATIENCE)?;
     Ok(())
 }

@@ -122,7 +122,7 @@ fn one_garbled_publisher_silences_nobody_else() {
         assert_eq!(*received.unwrap(), sent);
     }
     assert_eq!(told, 1);
-    // A newcomer is followed, and nobody looks at the garbled one again.
+    // A newcomer is followed, and the subscriber does not look at the garbled one again.
     let mut newcomer = domain.publisher::<u64>("t", options()).unwrap();
     newcomer.publish(&9).unwrap();
     let sample = subscriber.receive(PATIENCE).unwrap();

@@ -78,7 +78,7 @@ fn a_long_one_is_read_where_it_was_filled_by_all() {
             .iter()
             .all(|s| address(s) == filled_at && s[LONG - 1] == 9)
     );
-    // A short one is everybody's own.
+    // Each subscriber has its own copy of a short one.
     publisher.publish(b"short").unwrap();
     let shorts = [0, 1].map(|i| subscribers[i].receive(Deadline::NOW).unwrap());
     assert!(address(&shorts[0]) != address(&shorts[1]));
@@ -173,7 +173,7 @@ fn who_is_late_gets_the_history_and_who_is_slow_is_told_what_it_missed() {
         next = sample.position() + 1;
     }
     assert_eq!(next, 1000);
-    // Nobody's any more, they go with their publisher.
+    // Without a subscriber they go with their publisher.
     full(&mut publisher, 1000, LONG);
     drop(publisher);
     let gone = late.receive(Deadline::NOW);

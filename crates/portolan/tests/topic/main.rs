@@ -1,4 +1,4 @@
-//! Topics: who gets what, and that nobody holds anybody up.
+//! Tests topics: which subscriber gets what, and that no process delays another.
 
 #[cfg(feature = "marks")]
 mod deaths;
@@ -197,7 +197,7 @@ fn a_sleeping_subscriber_is_woken_by_a_newcomer() {
                 std::thread::sleep(Duration::from_millis(round % 3));
                 let mut publisher = domain.publisher::<u64>(&topic, options()).unwrap();
                 publisher.publish(&round).unwrap();
-                // What nobody follows yet goes with it.
+                // A channel that no subscriber follows yet goes with it.
                 publisher
             });
             assert_eq!(*subscriber.receive(PATIENCE).unwrap(), round);

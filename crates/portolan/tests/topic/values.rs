@@ -256,7 +256,7 @@ fn bytes_that_are_no_value_are_an_error_and_the_next_sample_comes() {
         };
         assert!(found == position && wanted.ends_with("Track"));
     }
-    // What lies in padding is nobody's business.
+    // The content of padding does not matter.
     let mut odd = good.clone();
     odd[offset_of!(Track, seen) + 1] = 0xee;
     writer.write(&odd, PATIENCE).unwrap();

@@ -46,7 +46,7 @@ impl Child {
         ))
     }
 
-    /// A process that has imported `x`, as nobody's member.
+    /// A process that has imported `x`, as a member of no domain.
     pub(crate) fn importer(domain: &str) -> Self {
         let mut child = Self::new();
         let answer = child.ask(&format!("import {domain} x"));

@@ -96,7 +96,7 @@ fn an_import_that_waits_outlives_host_and_exporter() {
     assert_eq!(other.ask("load 8"), "77");
 }
 
-/// Who gives out process ids gives this one out next.
+/// The kernel gives this process id out next.
 fn choose(pid: u32) -> std::io::Result<()> {
     std::fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string())
 }

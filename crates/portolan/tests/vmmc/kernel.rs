@@ -219,7 +219,7 @@ fn an_exporter_that_unmaps_its_range_loses_nothing_else() {
     assert_eq!(child.ask("storm"), "done");
     child.goes_round();
     // SAFETY:
-    // - As promised above: nobody here has a reference.
+    // - As promised above: no code here has a reference.
     unsafe { munmap(start.wrapping_add(2 * PAGE).cast(), PAGE) }.unwrap();
     let why = child.ask("stormed");
     assert!(why.starts_with("Unmapped { offset: 4"), "{why}");
@@ -361,7 +361,7 @@ fn an_importer_that_claims_to_write_for_ever_is_named() {
     let failed = export.unexport().unwrap_err();
     let own = std::process::id();
     assert!(matches!(failed.why, ExportError::UnderWay { process } if process == own));
-    // Nobody comes any more, and who was there hears of it.
+    // No importer comes any more, and those that were there hear of it.
     let error = domain.import("x", std::time::Duration::from_millis(50));
     assert!(error.is_err(), "{error:?}");
     calls.store(0, Ordering::SeqCst);

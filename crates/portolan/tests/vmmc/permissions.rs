@@ -118,7 +118,7 @@ fn another_user_reads_what_it_may_and_a_third_does_not() {
     let mut third = Child::of_user(PERMITTED + 1);
     let answer = third.ask(&format!("import {name} x of=0"));
     assert!(answer.contains("NotPermitted"), "{answer}");
-    // Who is unknown is nobody, not even anyone.
+    // An unknown user matches nothing, not even *anyone*.
     let anyone = ExportMemory::new(4096).unwrap();
     let options = ExportOptions::new(Reach::ReadWrite).permit(Permissions::anyone());
     let _anyone = domain.export(&anyone, "y", &options, PATIENCE).unwrap();

@@ -78,7 +78,7 @@ pub(crate) fn answer(connection: &OwnedFd) -> Result<(Answer, Vec<OwnedFd>), Fai
 pub(crate) fn question() -> Ask {
     Ask {
         version: FORMAT_VERSION,
-        // So that nobody waits for it, should the claim be believed.
+        // So that the exporter does not wait for it, should the claim be believed.
         barriers: true,
         brokered: false,
     }

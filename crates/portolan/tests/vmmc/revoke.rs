@@ -182,7 +182,7 @@ fn an_exporter_that_unmaps_its_range_harms_itself() {
     assert_eq!(importer.ask("storm"), "done");
     importer.goes_round();
     // SAFETY:
-    // - Nobody here touches it.
+    // - No code here touches it.
     unsafe { rustix::mm::munmap(start, len) }.unwrap();
     importer.goes_round();
     let error = export.unexport().unwrap_err();

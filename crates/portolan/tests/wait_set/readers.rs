@@ -319,7 +319,7 @@ fn what_is_removed_works_alone() {
         });
         assert_eq!(mixed.set.wait(Deadline::NOW).unwrap().count(), 0);
 
-        // While it waits in another set its own one says that somebody should look.
+        // While it waits in another set its own one says that a thread should look.
         mixed.subscriber = mixed.set.add(subscriber).unwrap();
         mixed.frames = mixed.set.add(frames).unwrap();
         let none = mixed.set.wait(Duration::from_micros(1)).unwrap();

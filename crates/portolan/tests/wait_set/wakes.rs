@@ -1,4 +1,4 @@
-//! Nobody who waits is forgotten, in a wait or with epoll.
+//! Tests that every waiting thread is woken, in a wait or with epoll.
 
 use crate::{Epoll, Fixture, PATIENCE, drain, send, soon, take};
 use portolan::{Deadline, PortOptions, Ready, SendRight, Token, WaitSet, Waiting};

@@ -1,4 +1,4 @@
-//! An interrupted wait takes nobody else's wake.
+//! Tests that an interrupted wait takes no other thread's wake.
 
 use portolan::channel::{ChannelOptions, ReadError, ReaderOptions};
 use portolan::{Deadline, Domain, WaitSet};

@@ -1,5 +1,5 @@
-//! Wakes: who sleeps is woken, also where one of several that could have done it is stopped, or
-//! where one that slept before has given up.
+//! Tests wakes: a sleeping thread is woken, also where one of several that could have done it is
+//! stopped, or where one that slept before has given up.
 
 #[cfg(feature = "tokio")]
 mod given_up;

@@ -55,7 +55,7 @@ impl Server {
     }
 
     /// The entry of a number that has not been handed out, taken from an earlier number: the
-    /// client has used its place again, so nobody waits for that one (T3).
+    /// client has used its place again, so it does not wait for that one (T3).
     #[inline]
     pub(super) fn enter(&mut self, number: u64) -> &mut Entry {
         let entry = &mut self.entries[index(number)];

@@ -384,7 +384,7 @@ impl World {
                 continue;
             }
             let mut result = result(&body);
-            // Nobody may wait for it any more.
+            // The client may not wait for it any more.
             let _ = self
                 .server
                 .answer(&mut end, number, Status::Returned, &mut result);
@@ -434,7 +434,7 @@ impl World {
             self.plan.deaths -= 1;
             self.incarnation += 1;
             self.server = Server::new(plan.settings, plan.seed, self.incarnation);
-            // What ran, ran; nobody answers. The new one hands numbers out anew.
+            // Calls that ran have run; no server answers them. The new one hands numbers out anew.
             self.running.clear();
             self.last_taken = 0;
             let mut end = End {

@@ -52,7 +52,7 @@ pub fn store(words: &[AtomicU64], offset: usize, bytes: &[u8]) {
 unsafe fn copy(to: *mut u8, bytes: &[u8]) {
     if bytes.len() >= super::LARGE {
         // SAFETY:
-        // - As the caller promises; `bytes` is a slice, and nobody writes to it.
+        // - As the caller promises; `bytes` is a slice, and no code writes to it.
         unsafe { super::string_copy(to, bytes.as_ptr(), bytes.len()) };
         return;
     }

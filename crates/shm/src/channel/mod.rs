@@ -320,7 +320,7 @@ impl<'a> Channel<'a> {
         ]
     }
 
-    /// Makes the parts a channel. They hold zeros, or an older channel that nobody uses.
+    /// Makes the parts a channel. They hold zeros, or an older channel that no space uses.
     pub fn make(
         head: &'a Head,
         readers: &'a [ReaderEntry],
@@ -408,12 +408,18 @@ impl<'a> Channel<'a> {
 
     #[inline]
     fn unit(&self, position: u64) -> Unit<'a> {
-        let words = self.shape.unit / 8;
-        #[expect(clippy::cast_possible_truncation, reason = "below the number of units")]
-        let first = (position & (self.shape.units - 1)) as usize * words;
+        let first = self.first_word(position);
         Unit {
-            words: &self.words[first..first + words],
+            words: &self.words[first..first + self.shape.unit / 8],
         }
+    }
+
+    /// Where the unit of `position` begins, in words.
+    #[inline]
+    fn first_word(&self, position: u64) -> usize {
+        #[expect(clippy::cast_possible_truncation, reason = "below the number of units")]
+        let index = (position & (self.shape.units - 1)) as usize;
+        index * (self.shape.unit / 8)
     }
 
     /// Who writes, and how many have left.
@@ -423,7 +429,7 @@ impl<'a> Channel<'a> {
         WriterWord::unpack(self.head.config.owner.load(Ordering::Acquire))
     }
 
-    /// Makes `space` the one writer; who is, if somebody is.
+    /// Makes `space` the one writer; the present one, if there is one.
     pub fn bind_writer(&self, space: u8) -> Result<(), u8> {
         let owner = &self.head.config.owner;
         let mut word = owner.load(Ordering::Acquire);
@@ -492,8 +498,8 @@ impl<'a> Channel<'a> {
         mark!("channel.raised");
         wake(doorbell);
         if seen & ASLEEP != 0 {
-            // So that a reader that died asleep costs one wake. Only now: who finds the mark
-            // before that makes the wake too.
+            // So that a reader that died asleep costs one wake. Only now: a writer that finds the
+            // mark before that makes the wake too.
             let awake = seen & !ASLEEP;
             let _ = sleepers.compare_exchange(seen, awake, Ordering::AcqRel, Ordering::Relaxed);
         }
@@ -530,7 +536,7 @@ impl<'a> Channel<'a> {
     /// Raw mode: says that one more unit was put.
     pub fn put(&self) {
         let next = &self.head.writer.next;
-        // One writer. Release: who sees it sees the unit.
+        // One writer. Release: a thread that sees it sees the unit.
         let puts = next.load(Ordering::Relaxed).wrapping_add(1);
         next.store(puts, Ordering::Release);
     }
@@ -581,7 +587,7 @@ impl Channel<'_> {
                 let sum = sum::finish(stamp.position(), sum::of(&[]));
                 let bad = Meta::new(0, Meta::FIRST | Meta::LAST | Meta::CLOSED, !sum);
                 unit.meta().store(bad.0, Ordering::Relaxed);
-                // Nobody else writes it: the writer is dead, and a lap ahead is refused
+                // No other space writes it: the writer is dead, and a lap ahead is refused
                 // only by a stamp that has grown.
                 let done = Stamp::done(stamp.position(), space).0;
                 let _ = unit.stamp().compare_exchange(

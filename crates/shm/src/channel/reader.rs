@@ -89,7 +89,7 @@ pub enum Look {
     Garbled(Garbled),
 }
 
-/// What no writer writes, and stands in a channel: somebody scribbles there.
+/// A channel contains what no writer writes: another process scribbles there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Garbled {
@@ -129,7 +129,7 @@ impl Channel<'_> {
     }
 
     fn begin_at(&self, next: u64, since: Since) -> u64 {
-        // No writer is beyond; what somebody scribbled there is not added to.
+        // No writer is beyond; a position that another process scribbled there is not added to.
         let next = next.min(POSITIONS - 1);
         match since {
             Since::Now => next,
@@ -177,7 +177,7 @@ impl Channel<'_> {
         }
     }
 
-    /// Takes a free entry, which nobody else writes from then on.
+    /// Takes a free entry, which no other space writes from then on.
     fn take_entry(&self, space: u8) -> Result<(&ReaderEntry, usize), NoEntry> {
         for (index, entry) in self.readers.iter().enumerate() {
             let word = entry.state.load(Ordering::Relaxed);
@@ -210,7 +210,7 @@ impl Channel<'_> {
         Some((ours, self.waited_for().any(|entry| entry == ours)))
     }
 
-    /// Whether somebody reads by this entry, and was not dropped.
+    /// Whether this entry has a reader that was not dropped.
     pub fn is_read_by(&self, entry: u8) -> bool {
         let entry = self.readers.get(usize::from(entry));
         entry.is_some_and(|entry| matches!(entry.state(), ReaderState::Live { .. }))
@@ -447,7 +447,7 @@ impl Channel<'_> {
         Some(missed)
     }
 
-    #[inline]
+    #[inline(always)]
     fn stands_at(&self, reading: &mut Reading) -> Finished {
         let Some(entry) = reading.entry.and_then(|i| self.readers.get(i)) else {
             return Finished::Done;

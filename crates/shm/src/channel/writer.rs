@@ -16,7 +16,7 @@ pub struct Pen {
     /// The position that is written next.
     next: u64,
     /// Positions before this one may be written without a look at the readers; all, if
-    /// nobody is waited for.
+    /// the writer waits for no reader.
     limit: u64,
     /// So many units ahead of it lines are asked for.
     ahead: u64,
@@ -40,12 +40,15 @@ pub struct Pen {
 /// make up for what it costs the next reader that goes to sleep, by far.
 const CALM: u64 = if cfg!(loom) { 1 } else { 256 };
 
+/// What is said of a message of one unit.
+const WHOLE: u8 = Meta::FIRST | Meta::LAST | Meta::CLOSED;
+
 /// Lines that are asked for before they are written to: as many as are written while one
 /// comes.
 const AHEAD: u64 = 16;
 
 impl Pen {
-    /// Allows it to publish without barriers once it has found nobody asleep for a while.
+    /// Allows it to publish without barriers once it has found no reader asleep for a while.
     /// `may` says whether readers' [`Barriers`](super::Barriers) reach this process; it is
     /// asked now and then until they do, and from then on they must.
     pub fn relax_when(&mut self, may: fn() -> bool) {
@@ -113,7 +116,7 @@ pub enum NotWritten {
 impl<'a> Channel<'a> {
     /// Goes on where the last writer stopped, as `space`.
     ///
-    /// A channel of one writer has one pen: the caller sees to it that nobody else writes.
+    /// A channel of one writer has one pen: the caller must ensure that no other thread writes.
     pub fn resume_writing(&self, space: u8) -> Pen {
         // Acquire: pairs with the last writer's release.
         let next = self.head.writer.next.load(Ordering::Acquire);
@@ -208,6 +211,28 @@ impl<'a> Channel<'a> {
         })
     }
 
+    /// The straight line: a message of `len` bytes, which `copy` puts at the beginning of the
+    /// words, in one unit for which there is room. `None`: nothing was written, and the general
+    /// way ([`Self::write`]) may write it, or says why not.
+    #[inline(always)]
+    pub fn write_straight(
+        &self,
+        pen: &mut Pen,
+        len: usize,
+        copy: impl FnOnce(&[AtomicU64]),
+    ) -> Option<Finished> {
+        if pen.next >= pen.limit
+            || len > self.shape.payload()
+            || self.mode.many_writers
+            || pen.is_within_message()
+        {
+            return None;
+        }
+        let unit = self.begin(pen);
+        copy(unit.payload());
+        Some(self.publish_unit(unit, pen, len, WHOLE))
+    }
+
     /// Writes one message, whose bytes are those of `parts` one after another.
     #[inline]
     pub fn write(&self, pen: &mut Pen, parts: &[&[u8]]) -> Result<Finished, NotWritten> {
@@ -260,7 +285,7 @@ impl<'a> Channel<'a> {
         self.has_room(pen, 1)?;
         let unit = self.begin(pen);
         copy(unit.payload());
-        Ok(self.publish_unit(pen, len, Meta::FIRST | Meta::LAST | Meta::CLOSED))
+        Ok(self.publish_unit(unit, pen, len, WHOLE))
     }
 
     fn write_units(
@@ -321,7 +346,10 @@ impl<'a> Channel<'a> {
     /// Lets readers see what was appended so far.
     pub fn show(&self, pen: &mut Pen) -> Finished {
         match pen.open {
-            Some(len) => self.publish(pen, len, self.first_flag(pen), true),
+            Some(len) => {
+                let unit = self.unit(pen.next);
+                self.publish(unit, pen, len, self.first_flag(pen), true)
+            }
             None => Finished::Done,
         }
     }
@@ -397,7 +425,7 @@ impl<'a> Channel<'a> {
     fn begin(&self, pen: &Pen) -> Unit<'a> {
         let soon = pen.next + pen.ahead;
         if soon < pen.limit {
-            bulk::will_write(self.unit(soon).words);
+            bulk::will_write(&self.words[self.first_word(soon)..]);
         }
         let busy = Stamp::busy(pen.next, pen.space);
         let unit = self.unit(pen.next);
@@ -414,12 +442,12 @@ impl<'a> Channel<'a> {
         let len = pen.open.take().unwrap_or(0);
         let flags = self.first_flag(pen) | last | Meta::CLOSED;
         pen.first = false;
-        self.publish_unit(pen, len, flags)
+        self.publish_unit(self.unit(pen.next), pen, len, flags)
     }
 
     /// Publishes the unit at `next`, for good, and goes on to the next.
     #[inline]
-    fn publish_unit(&self, pen: &mut Pen, len: usize, flags: u8) -> Finished {
+    fn publish_unit(&self, unit: Unit<'_>, pen: &mut Pen, len: usize, flags: u8) -> Finished {
         let signals = match self.mode.signalling {
             Signalling::Never => false,
             Signalling::Message => flags & Meta::LAST != 0,
@@ -428,7 +456,7 @@ impl<'a> Channel<'a> {
                 pen.unsignalled >= u64::from(bytes)
             }
         };
-        let finished = self.publish(pen, len, flags, signals);
+        let finished = self.publish(unit, pen, len, flags, signals);
         pen.next += 1;
         // Release: a writer that continues at this position sees the units before it.
         self.head.writer.next.store(pen.next, Ordering::Release);
@@ -438,8 +466,14 @@ impl<'a> Channel<'a> {
 
     /// The commit point of the open unit, or of what was added to it.
     #[inline]
-    fn publish(&self, pen: &mut Pen, len: usize, flags: u8, signals: bool) -> Finished {
-        let unit = self.unit(pen.next);
+    fn publish(
+        &self,
+        unit: Unit<'_>,
+        pen: &mut Pen,
+        len: usize,
+        flags: u8,
+        signals: bool,
+    ) -> Finished {
         let done = Stamp::done(pen.next, pen.space).0;
         // Release: pairs with `look`. The meta word first, for it counts only under a
         // stamp; in a unit that was shown before, it is itself what publishes.
@@ -484,21 +518,20 @@ impl<'a> Channel<'a> {
         let message = parts.concat();
         for position in from..from + Self::TRIES {
             if !self.take(position, pen.space) {
-                // Not `pause`: it goes on to another place, and waits for nobody.
+                // Not `pause`: it goes on to another place, and waits for no other writer.
                 core::hint::spin_loop();
                 continue;
             }
             mark!("channel.begun");
             let unit = self.unit(position);
             let sum = summed::store(unit.payload(), &message);
-            let flags = Meta::FIRST | Meta::LAST | Meta::CLOSED;
-            let meta = Meta::new(len, flags, sum::finish(position, sum));
+            let meta = Meta::new(len, WHOLE, sum::finish(position, sum));
             unit.meta().store(meta.0, Ordering::Relaxed);
             mark!("channel.filled");
             let busy = Stamp::busy(position, pen.space).0;
             let done = Stamp::done(position, pen.space).0;
             // Release: pairs with `look`. If it fails we were stopped for a whole lap, and
-            // somebody else has the unit: ours never was.
+            // another writer has the unit: ours never was.
             let published =
                 unit.stamp()
                     .compare_exchange(busy, done, Ordering::AcqRel, Ordering::Relaxed);
@@ -526,7 +559,7 @@ impl<'a> Channel<'a> {
         let unit: Unit<'a> = self.unit(position);
         let mut found = Stamp(unit.stamp().load(Ordering::Relaxed));
         let busy = Stamp::busy(position, space).0;
-        // Until it is ours, or somebody has been here: a position that we left to nobody would
+        // Until it is ours, or another writer has been here: a position without a writer would
         // hold up readers for a lap.
         while found.phase() == UnitPhase::Empty || found.position() < position {
             // Acquire: ours come after theirs.

@@ -10,7 +10,7 @@ use portolan_abi::slot::{Phase, SlotState};
 pub enum CloseStep {
     /// The slot is closed.
     Closed,
-    /// The slot holds a message that nobody took: deal with it, then
+    /// The slot holds a message that no receiver took: deal with it, then
     /// [`Queue::close_drained`].
     Message {
         /// Its position.

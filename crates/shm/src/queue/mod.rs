@@ -206,7 +206,7 @@ pub struct Counters {
 #[repr(C, align(64))]
 #[derive(Default)]
 pub struct RightsLine {
-    /// Send rights on this port in messages that nobody has taken
+    /// Send rights on this port in messages that no receiver has taken
     /// ([`portolan_abi::port::Travelling`]).
     pub travelling: AtomicU64,
     /// How often a send right on a port of this entry has begun to travel. It never wraps:
@@ -306,7 +306,7 @@ impl<'r> Queue<'r> {
     /// be it one of this memory or of this entry ([`Queue::retired`]). Such a sender finds larger
     /// positions than it expects, never equal ones (Q2).
     pub fn open(&self, from: u64) {
-        // Nobody looks for position 0, which memory that was given up reads as.
+        // No sender looks for position 0, which memory that was given up reads as.
         let from = from.max(1);
         // Release, all: a sender of an earlier port that reads one of these learns from the
         // status that its port is dead (see `Queue::claim`).
@@ -346,7 +346,7 @@ impl<'r> Queue<'r> {
             .count()
     }
 
-    /// Whether a slot in this state holds a message that nobody has taken (Q5).
+    /// Whether a slot in this state holds a message that no receiver has taken (Q5).
     pub fn is_untaken(&self, state: SlotState) -> bool {
         let holds = |state: SlotState| {
             state.phase() == portolan_abi::slot::Phase::Published && !state.has(SlotState::CLOSING)

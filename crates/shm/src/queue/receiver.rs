@@ -60,7 +60,7 @@ pub enum Next {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "senders that sleep must be woken"]
 pub enum Woken {
-    /// Nobody waits for room, or not enough of it is there yet.
+    /// No sender waits for room, or not enough of it is there yet.
     Nobody,
     /// Add one to `room`, then wake all that sleep on it.
     Senders,
@@ -215,7 +215,7 @@ impl<'r> Queue<'r> {
 
     fn advance(&self, cursor: &mut Cursor) {
         cursor.head += 1;
-        // Release: who resumes sees the slots as we left them.
+        // Release: a thread that resumes sees the slots as we left them.
         self.port
             .receiver
             .head
@@ -252,7 +252,7 @@ impl<'r> Queue<'r> {
         None
     }
 
-    /// Steps over a void slot at the head. It was never passed, so nobody left it out.
+    /// Steps over a void slot at the head. It was never passed, so no sender left it out.
     fn skip_void(&self, cursor: &mut Cursor) {
         let position = cursor.head;
         self.advance(cursor);
@@ -422,7 +422,7 @@ impl<'r> Queue<'r> {
     /// receive of a passed message** (Q5).
     fn free_passed(&self, cursor: &mut Cursor, position: u64) {
         mark!("receive.before_retire");
-        // Once the mark is off nobody leaves the slot out any more; then we read how far
+        // Once the mark is off no sender leaves the slot out any more; then we read how far
         // they did (pairs with `leave_out`).
         self.slot(position).words()[0].fetch_and(!SlotState::PASSED, Ordering::SeqCst);
         mark!("receive.mark_off");
@@ -471,7 +471,7 @@ impl<'r> Queue<'r> {
         }
         // An announcement made at this instant is lost, but not the wake: that sender has
         // read `room` before, and our caller changes it after. Taken before the wake is made:
-        // nobody but us makes room, and who closes the port after our death wakes them all.
+        // only we make room, and the space that closes the port after our death wakes them all.
         waiting.store(0, Ordering::SeqCst);
         Woken::Senders
     }

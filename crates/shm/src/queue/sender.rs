@@ -331,7 +331,7 @@ impl<'r> Claim<'r, '_> {
         mark!("send.published");
         // Only now: between claim and publication the receiver may snatch the line back.
         self.spot.0.store(self.position + 1, Ordering::Relaxed);
-        // Release: who starts from this hint knows what we knew. It never runs ahead: no
+        // Release: a thread that starts from this hint knows what we knew. It never runs ahead: no
         // position before one that was claimed is free, or ever will be (Q3).
         self.queue
             .port

@@ -65,7 +65,7 @@ pub(super) fn change<C: Count>(
             return None;
         }
         let now = change(of(was, port));
-        // SeqCst: the first half of the pair with the words that somebody reads who counts
+        // SeqCst: the first half of the pair with the words that a space reads which counts
         // (`is_unused`).
         match word.compare_exchange(was, now.pack(), Ordering::SeqCst, Ordering::Acquire) {
             Ok(_) => return Some(now),

@@ -14,7 +14,7 @@
 //! - **G2** A mark names its closer: a space, of which one thread at a time closes segments, or
 //!   the one publisher that renames it. So no exchange succeeds on a later mark than its own.
 //!
-//! A joiner writes nothing that others read, unless somebody is closing.
+//! A joiner writes nothing that others read, unless another space is closing it.
 
 use crate::atomic::{Ordering, store_load_barrier};
 use crate::queue::PortEntry;
@@ -97,8 +97,8 @@ impl<'r> Mark<'r> {
         exchange(self.entry, self.marked, unmarked(self.marked));
     }
 
-    /// Nobody has a right: the segment is dead, and the marking space closes it; `false` if
-    /// somebody came.
+    /// No space has a right: the segment is dead, and the marking space closes it; `false` if
+    /// a joiner came.
     pub fn close(self) -> bool {
         let closing = PortStatus {
             phase: PortPhase::Closing,
@@ -109,8 +109,8 @@ impl<'r> Mark<'r> {
         exchange(self.entry, self.marked, closing)
     }
 
-    /// Nobody else has a right: the segment has another generation from here on, which is
-    /// returned; nothing, if somebody came.
+    /// No other space has a right: the segment has another generation from here on, which is
+    /// returned; nothing, if a joiner came.
     pub fn rename(self) -> Option<u32> {
         let generation = later(self.marked);
         let renamed = PortStatus {

@@ -11,7 +11,7 @@
 //! ```
 //!
 //! The closer begins before it frees what the message held, for the list of its rights may be
-//! there; who closes the slot after its death counts only what is left to read.
+//! there; the space that closes the slot after its death counts only what is left to read.
 //!
 //! # Why a count of zero is exact
 //!
@@ -87,7 +87,7 @@ impl RightsLine {
 /// Whether no send right on `port` is left: in no row of `rows`, and in no message. See the
 /// module's header for why the answer yes is exact, and why the answer no loses nothing.
 ///
-/// `in_slots` counts the rights on `port` in all messages that nobody has taken; it is asked
+/// `in_slots` counts the rights on `port` in all messages that no receiver has taken; it is asked
 /// only after the death of a space that was moving such a right.
 pub fn is_unused<'r, R>(
     entry: &PortEntry,

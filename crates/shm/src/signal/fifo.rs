@@ -106,7 +106,7 @@ pub struct Head {
 const NEAR: usize = 8;
 
 /// Looks that a reader makes without a pause: nothing is half-written while it looks, so
-/// there is nobody to let pass.
+/// there is no other sender to let pass.
 const EAGER: u32 = 256;
 
 /// A FIFO as senders and its reader use it.
@@ -120,7 +120,7 @@ impl<'a> Fifo<'a> {
     /// `None` if the entry's depth is not one that [`Self::open`] sets.
     #[inline]
     pub fn new(entry: &'a FifoEntry) -> Option<Self> {
-        // Relaxed: set before the FIFO's number is given to anybody.
+        // Relaxed: set before the FIFO's number is given to any handler.
         let depth = usize::try_from(entry.control.depth.load(Ordering::Relaxed)).ok()?;
         let slots = entry.slots.get(..depth)?;
         depth.is_power_of_two().then_some(Self { entry, slots })
@@ -200,8 +200,8 @@ impl<'a> Fifo<'a> {
                 position = position.max(head);
             }
             let (slot, lap) = self.slot(position);
-            // Nobody has looked, so it is empty, or so we say: a look would bring the line here
-            // to be read, and the exchange once more to be written.
+            // No look has found a signal, so the FIFO counts as empty: a look would bring the line
+            // here to be read, and the exchange once more to be written.
             let empty = Slot::empty(lap);
             let filled = Slot::full(lap, offset).0;
             // The exchange asks for the line only when all before it is done; this does now.

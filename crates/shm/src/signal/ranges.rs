@@ -30,7 +30,7 @@ pub struct RangesLine {
     unlisted: AtomicU64,
     /// Blocks of each level; never too few.
     of_level: [AtomicU32; LEVELS],
-    /// Somebody died in the middle of a change: count anew.
+    /// A process died in the middle of a change: count anew.
     dirty: AtomicU32,
     /// Blocks in the table.
     count: AtomicU64,
@@ -38,7 +38,7 @@ pub struct RangesLine {
     used: AtomicU64,
     /// Entries before this one are in use.
     full: AtomicU64,
-    /// Somebody has died, and may have left handlers.
+    /// A process has died, and may have left handlers.
     orphans: AtomicU32,
 }
 
@@ -112,8 +112,8 @@ impl HandlerEntry {
         HandlerState::unpack(self.state.load(Ordering::Acquire))
     }
 
-    /// Makes it an orphan if it belongs to `space`; whether it did. Somebody may list it at the
-    /// same time.
+    /// Makes it an orphan if it belongs to `space`; whether it did. Another thread may list it at
+    /// the same time.
     fn disown(&self, space: u8) -> bool {
         let mut word = self.state.load(Ordering::Acquire);
         loop {
@@ -207,7 +207,7 @@ impl<'a> Ranges<'a> {
         &self.handlers[..used.unwrap_or(usize::MAX).min(self.handlers.len())]
     }
 
-    /// Every handler that gets signals and whose range holds the byte at `offset`; stops nobody.
+    /// Every handler that gets signals and whose range holds the byte at `offset`; takes no lock.
     #[inline]
     pub fn find(&self, offset: u64, mut each: impl FnMut(u16, &'a HandlerEntry)) {
         // Acquire: pairs with `add_unlisted`; and with `sweep`, so that the blocks are there of
@@ -439,7 +439,7 @@ impl<'a> Ranges<'a> {
     }
 
     /// Ends every handler of a dead space, also one that it was adding or removing; their
-    /// blocks stay until [`Self::sweep`]. Takes no lock: who has it may be stopped.
+    /// blocks stay until [`Self::sweep`]. Takes no lock, because its holder may be stopped.
     /// `held_lock`: it died with the lock.
     pub fn disown(&self, space: u8, held_lock: bool) {
         if held_lock {

@@ -155,7 +155,7 @@ impl World {
                 return None;
             }
             if self.channel().is_stuck(reading) {
-                // Its writer is at work: nobody stops in the middle.
+                // Its writer is at work: no writer stops in the middle.
                 loom::thread::yield_now();
                 continue;
             }

@@ -4,7 +4,7 @@
 //! descriptor for poll, epoll and libraries above them:
 //!
 //! ```text
-//!         arm(word, value)                 the word is not `value`, or somebody
+//!         arm(word, value)                 the word is not `value`, or a waker
 //!   idle ------------------> armed ------> woke its sleepers: fired, readable
 //!    ^                     |                  |
 //!    +------ disarm -------+------ drain -----+

@@ -2,7 +2,7 @@
 //!
 //! The helper waits for two words at once: the user's, and `orders`, which is changed
 //! whenever there is a new order. So it can be called off without disturbing anyone else
-//! who sleeps on the user's word.
+//! which sleeps on the user's word.
 
 use std::io;
 use std::mem::MaybeUninit;

@@ -93,7 +93,7 @@ extern "C" fn on_fault(
     } else {
         Kind::Segv
     };
-    // Signals that somebody sent have a code of at most zero, and no address (F3).
+    // Signals that a process sent have a code of at most zero, and no address (F3).
     let claimed = info.si_code > 0 && {
         // SAFETY:
         // - Signals of this kind, raised by the kernel, carry an address.

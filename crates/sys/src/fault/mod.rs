@@ -1,7 +1,7 @@
 //! Calls handlers for SIGSEGV and SIGBUS, by address range.
 //!
 //! One handler serves the process. It looks up the faulting address in a table of
-//! watched ranges and asks the range's owner what to do; a fault that nobody watches, or
+//! watched ranges and asks the range's owner what to do; a fault in no watched range, or
 //! that its owner refuses, goes on to the handler that was there before, and without
 //! one the process dies of the original signal.
 //!
@@ -18,7 +18,7 @@
 //! - **F1** The handler takes no lock and allocates nothing; a thread that faults while
 //!   another changes the table still finds its own range.
 //! - **F2** Once a [`Watch`] is dropped, its handler runs in no thread and never will.
-//! - **F3** Only faults of the processor are claimed, not signals sent by somebody.
+//! - **F3** Only faults of the processor are claimed, not signals that a process has sent.
 //! - **F4** While the handler runs its thread takes no signal but those that the processor raises:
 //!   a handler that is not told to use the signal stack would run there all the same, on top of
 //!   ours, and there is no room for two.

@@ -68,7 +68,7 @@ impl Line {
         self.bytes.get(..self.len).unwrap_or(&[])
     }
 
-    /// Writes the line to standard error in one call; a failure has nobody to go to.
+    /// Writes the line to standard error in one call; a failure cannot be reported.
     pub fn write(&self) {
         let bytes = self.as_bytes();
         // SAFETY:

@@ -65,7 +65,7 @@ impl Drop for Watch {
         self.slot.write(0, 0, ptr::null_mut(), 0);
         drop(writer);
         // SeqCst pairs with the handler's increment: it sees the new version, or we see it.
-        // In a forked child nobody else runs, whatever the count was.
+        // In a forked child no other thread runs, whatever the count was.
         while self.generation == fork::generation() && self.slot.running.load(Ordering::SeqCst) > 0
         {
             std::thread::yield_now();

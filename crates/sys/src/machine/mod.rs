@@ -70,7 +70,7 @@ pub fn available() -> u64 {
     })
 }
 
-/// Bytes of memory that the machine and our control group could still give somebody, at the
+/// Bytes of memory that the machine and our control group could still give a process, at the
 /// expense of files that can be read again and of what can be swapped out.
 pub fn could_be_had() -> u64 {
     let left = available().min(cgroup::headroom().unwrap_or(u64::MAX));

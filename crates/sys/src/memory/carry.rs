@@ -126,7 +126,7 @@ impl Piece<'_> {
         self.copy_to(new, huge)?;
         let flags = MremapFlags::MAYMOVE;
         // SAFETY:
-        // - The old place is the room's, which nobody else knows.
+        // - The old place is the room's, which no other code knows.
         // - What is replaced shows the same content, as no store got through since it was copied,
         //   but those of importers, who are not listened to any more.
         // - No other thread changes the mappings there meanwhile, as the caller promises.
@@ -160,7 +160,7 @@ impl Piece<'_> {
         let mut done = 0;
         while done < self.len {
             // SAFETY:
-            // - In bounds of what was populated in the room, which nobody else knows.
+            // - In bounds of what was populated in the room, which no other code knows.
             let rest = unsafe {
                 std::slice::from_raw_parts_mut(at(to + done).cast::<u8>(), self.len - done)
             };
@@ -218,7 +218,7 @@ impl Room {
         let base = base.expose_provenance();
         let skip = start.wrapping_sub(base) % HUGE_PAGE;
         debug_assert!(skip.is_multiple_of(PAGE), "pages begin where pages begin");
-        // Only what it drops is unmapped: the rest may be somebody else's by then.
+        // Only what it drops is unmapped: the rest may belong to other code by then.
         drop(Self {
             next: base,
             end: base + skip,
@@ -241,7 +241,7 @@ impl Drop for Room {
     fn drop(&mut self) {
         if self.next < self.end {
             // SAFETY:
-            // - Ours, and nobody else knows it.
+            // - Ours, and no other code knows it.
             let _ = unsafe { munmap(at(self.next), self.end - self.next) };
         }
     }

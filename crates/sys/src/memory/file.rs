@@ -267,7 +267,8 @@ impl DataRanges<'_> {
             other => other?,
         };
         match seek(self.fd, SeekFrom::Hole(start)) {
-            // Somebody punched the data between our two questions: it was empty at the end.
+            // Another process punched the data out between our two questions: it was empty at the
+            // end.
             Err(Errno::NXIO) => Ok(None),
             Ok(end) => Ok(Some(start..end.max(start + 1))),
             Err(other) => Err(other.into()),

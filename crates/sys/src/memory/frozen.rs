@@ -17,7 +17,7 @@ use super::{
     create_unsealed, populate_read, seal, verify_sealed,
 };
 
-/// Memory that is nobody else's yet, to be filled and then [frozen](Self::freeze).
+/// Memory that no other process has yet, to be filled and then [frozen](Self::freeze).
 ///
 /// # Examples
 ///
@@ -74,13 +74,13 @@ impl Blank {
         })
     }
 
-    /// Seals it: from here on nobody can change a byte of it, nor this process.
+    /// Seals it: from here on no process can change a byte of it, this one included.
     ///
     /// # Errors
     ///
     /// [`FreezeError`]; the memory is gone then.
     pub fn freeze(mut self) -> Result<Frozen, FreezeError> {
-        // The only mapping that could write, and the descriptor was not shown to anybody.
+        // The only mapping that could write, and the descriptor was not shown to any process.
         self.mapping = None;
         seal(&self.fd)?;
         Ok(Frozen::map(self.fd, self.len)?)
@@ -97,7 +97,7 @@ impl Deref for Blank {
         // SAFETY:
         // - In bounds and live: the mapping has at least `len` bytes and is ours.
         // - Initialised: zeros, or what was written.
-        // - Not written meanwhile: nobody else has the file, and we lend our borrow out.
+        // - Not written meanwhile: no other process has the file, and we lend our borrow out.
         unsafe { std::slice::from_raw_parts(mapping.base(), self.len) }
     }
 }
@@ -109,12 +109,12 @@ impl DerefMut for Blank {
         };
         // SAFETY:
         // - In bounds, live, initialised: as above.
-        // - Exclusive: nobody else has the file, and we lend our exclusive borrow out.
+        // - Exclusive: no other process has the file, and we lend our exclusive borrow out.
         unsafe { std::slice::from_raw_parts_mut(mapping.base(), self.len) }
     }
 }
 
-/// Memory that nobody can change any more, and a descriptor to hand it out by.
+/// Memory that no process can change any more, and a descriptor to hand it out by.
 ///
 /// What this process writes ([`make_mut`](Self::make_mut)) is its own, and seen nowhere else.
 #[derive(Debug)]
@@ -199,7 +199,7 @@ impl Deref for Frozen {
         // SAFETY:
         // - In bounds and live: the mapping has at least `len` bytes; the file's size is final.
         // - Initialised: files read as zeros, or what was written.
-        // - Not written meanwhile: nobody can write to the file (M4), and to this private
+        // - Not written meanwhile: no process can write to the file (M4), and to this private
         //   mapping only `make_mut`, which borrows exclusively.
         unsafe { std::slice::from_raw_parts(mapping.base(), self.len) }
     }

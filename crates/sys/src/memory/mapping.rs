@@ -137,14 +137,14 @@ impl Mapping {
         let flags = kind | MapFlags::FIXED | MapFlags::NORESERVE;
         // SAFETY:
         // - In bounds: `base` is at most `align - PAGE` past the start of the reservation.
-        // - The range it replaces is the reservation made above, which nobody else knows.
+        // - The range it replaces is the reservation made above, which no other code knows.
         let mapped = unsafe { mmap(base.cast(), len, access, flags, fd.as_fd(), offset) };
         mapped.map_err(refused)?;
         Ok(reserved.trim(skip, len))
     }
 
     /// Maps the first `len` bytes of `fd` for reading only, wherever there is room.
-    /// Core dumps leave it out. Who writes to it dies of it.
+    /// Core dumps leave it out. A thread that writes to it dies of it.
     ///
     /// # Errors
     ///
@@ -297,7 +297,7 @@ fn unmap(base: *mut u8, len: usize) {
         return;
     }
     // SAFETY:
-    // - The caller owns the range and is about to forget it, so nobody uses it any more.
+    // - The caller owns the range and is about to forget it, so no code uses it any more.
     let unmapped = unsafe { munmap(base.cast(), len) };
     // The only failure is ENOMEM when the process has too many mappings to split one;
     // the range then stays mapped, which is safe.

@@ -66,7 +66,7 @@ const STEP: usize = 4 * HUGE_PAGE;
 /// Own threads may read and write the range all the time. Stores are not lost, nor is what
 /// system calls copy into it; only input that the kernel was told to write to *pages* (direct
 /// input, registered buffers of `io_uring`, `process_vm_writev` from another process) and
-/// that is under way may end in the old ones. When the call returns, nobody else can change
+/// that is under way may end in the old ones. When the call returns, no other process can change
 /// a byte of the range. Advice and locks given to the range before are gone, and forked
 /// children inherit a copy: those that are made after the call, and of those made meanwhile some
 /// find nothing there.
@@ -82,7 +82,7 @@ const STEP: usize = 4 * HUGE_PAGE;
 /// assert_eq!(rustix::io::pwrite(&fd, b"before", 0)?, 6);
 ///
 /// // SAFETY:
-/// // - Our mapping, and nobody here relies on its being shared.
+/// // - Our mapping, and no code here relies on its being shared.
 /// unsafe { memory::privatise(&fd, 0, ours.base().addr(), ours.len()) }?;
 ///
 /// assert_eq!(rustix::io::pwrite(&fd, b"after!", 0)?, 6);
@@ -220,7 +220,7 @@ pub enum PrivatiseError {
         source: io::Error,
     },
     /// The machine's: it has no memory left for copies. Our stores are ours alone already,
-    /// but others can change the pages after the first `done` bytes that nobody stored to.
+    /// but others can change the pages after the first `done` bytes that no thread stored to.
     /// Go on with [`populate_rest`](super::populate_rest) from there.
     #[error(
         "only {done} of {len} bytes are private; free memory, then populate the rest: {source}"

@@ -113,7 +113,7 @@ pub enum Access {
 /// # Safety
 ///
 /// - The range belongs to a [`Mapping`](super::Mapping) of the caller.
-/// - Nobody holds a reference into it that asks for more than `access`.
+/// - No code holds a reference into it that asks for more than `access`.
 pub unsafe fn protect(start: usize, len: usize, access: Access) -> io::Result<()> {
     let flags = match access {
         Access::None => MprotectFlags::empty(),
@@ -164,7 +164,7 @@ pub fn populate_rest(start: usize, len: usize) -> io::Result<()> {
     give_to_children(start, len)
 }
 
-/// Bytes of memory that a file of shared memory has in `range`, also where nobody has written.
+/// Bytes of memory that a file of shared memory has in `range`, also where no process has written.
 ///
 /// Unlike [`data_ranges`](super::data_ranges) it counts memory that was only
 /// [`allocate`](super::allocate)d; unlike [`allocated_bytes`](super::allocated_bytes) it tells

@@ -22,7 +22,7 @@ use super::share::{ShareError, private};
 /// assert_eq!(rustix::io::pwrite(&file, b"theirs", PAGE as u64)?, 6);
 ///
 /// // SAFETY:
-/// // - Nobody relies on what the mapping holds, or holds a reference into it.
+/// // - No code relies on what the mapping holds, or holds a reference into it.
 /// unsafe { memory::replace(&file, PAGE as u64, ours.base().addr(), PAGE) }?;
 ///
 /// // SAFETY:
@@ -34,11 +34,11 @@ use super::share::{ShareError, private};
 /// # Errors
 ///
 /// [`ShareError`]; everything is as it was before. A file that may shrink is refused: its pages
-/// could go while somebody stores to them.
+/// could go while a thread stores to them.
 ///
 /// # Safety
 ///
-/// - Nobody here holds a reference into the range, or relies on what it holds; other processes
+/// - No code here holds a reference into the range, or relies on what it holds; other processes
 ///   may change it from now on.
 /// - No other thread maps, unmaps or protects any of the range during the call.
 /// - The range does not hold a stack or thread-local storage.
@@ -60,7 +60,7 @@ pub unsafe fn replace(
     }
     private(start, len)?;
     // SAFETY:
-    // - The range is this process's private memory, as was checked, and nobody relies on what
+    // - The range is this process's private memory, as was checked, and no code relies on what
     //   it holds, as the caller promises.
     // - No other thread changes the mapping meanwhile, as the caller promises.
     let mapped = unsafe { map_over(file, offset, start, len, MapFlags::SHARED) };
@@ -79,7 +79,7 @@ mod tests {
         let shrinks = memfd_create("shrinks", MemfdFlags::ALLOW_SEALING).unwrap();
         ftruncate(&shrinks, PAGE as u64).unwrap();
         // SAFETY:
-        // - Nobody relies on what the mapping holds, or holds a reference into it.
+        // - No code relies on what the mapping holds, or holds a reference into it.
         let refused = unsafe { replace(&shrinks, 0, ours.base().addr(), PAGE) };
         assert!(
             matches!(refused, Err(ShareError::Shrinks { found: 0 })),

@@ -4,7 +4,7 @@
 //! create_unsealed --> fill --> seal --> verify_sealed --> Mapping::private
 //!                      ^         |      `---- in each receiver ---------'
 //!                      |         |
-//!                      +- Busy --+    as long as somebody has it mapped to write
+//!                      +- Busy --+    as long as a process has it mapped to write
 //! ```
 //!
 //! The kernel keeps the seal against every holder, whatever descriptors and mappings it
@@ -20,7 +20,7 @@ use rustix::io::Errno;
 use super::VerifyError;
 use super::file::{SEALS, make, verify_seals};
 
-/// The seals of memory that nobody can change (M4).
+/// The seals of memory that no process can change (M4).
 const FINAL: SealFlags = SEALS.union(SealFlags::WRITE);
 
 /// Makes a memfd of `len` bytes that is to be filled and then [`seal`]ed.
@@ -132,7 +132,7 @@ pub fn seal_to_readers(fd: impl AsFd) -> Result<(), SealError> {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SealError {
-    /// The state's: somebody has it mapped to write, or input and output into it is under
+    /// The state's: a process has it mapped to write, or input and output into it is under
     /// way. Unmap it and try again; if a peer holds the mapping, copy instead.
     #[error("a mapping that could write to the memfd still exists; unmap it, then seal")]
     Busy,
@@ -150,7 +150,7 @@ pub enum SealError {
     Io(#[from] io::Error),
 }
 
-/// Checks that `fd` is a memfd of exactly `expected_len` bytes that nobody can change (M4).
+/// Checks that `fd` is a memfd of exactly `expected_len` bytes that no process can change (M4).
 ///
 /// To be called on every descriptor that is said to be sealed, before it is mapped. A seal
 /// against *future* writing is not enough: older mappings could still write.

@@ -1,6 +1,6 @@
 //! Makes private memory shared at the same address, while it is in use.
 //!
-//! The opposite of [`privatise`](super::privatise), and harder: the kernel lets nobody put
+//! The opposite of [`privatise`](super::privatise), and harder: the kernel lets no process put
 //! existing private pages into a file. They have to be copied, and a store made after a
 //! page's copy and before the change of mappings would be lost. So stores have to wait:
 //!
@@ -54,7 +54,7 @@ use crate::userfault::{Userfault, Whose, feature, mode};
 /// unsafe { ours.base().write(7) };
 ///
 /// // SAFETY:
-/// // - Nobody holds a reference into the mapping.
+/// // - No code holds a reference into the mapping.
 /// let shared = unsafe { memory::share_in_place("example", ours.base().addr(), PAGE) }?;
 ///
 /// assert_eq!(rustix::io::pwrite(&shared, b"from outside", 0)?, 12);
@@ -70,7 +70,7 @@ use crate::userfault::{Userfault, Whose, feature, mode};
 ///
 /// # Safety
 ///
-/// - From now on other processes may change what the range holds: nobody here holds a
+/// - From now on other processes may change what the range holds: no code here holds a
 ///   reference into it, or takes one, that does not allow for that.
 /// - No other thread maps, unmaps or protects any of the range during the call.
 /// - The range does not hold this thread's stack or thread-local storage.
@@ -82,8 +82,8 @@ pub unsafe fn share_in_place(name: &str, start: usize, len: usize) -> Result<Own
     Ok(file)
 }
 
-/// As [`share_in_place`], into the first `len` bytes of a memfd of the caller's, which nobody
-/// else has yet; for one that is to be [sealed](super::seal_to_readers) afterwards.
+/// As [`share_in_place`], into the first `len` bytes of a memfd of the caller's, which no other
+/// process else has yet; for one that is to be [sealed](super::seal_to_readers) afterwards.
 ///
 /// # Errors
 ///
@@ -113,7 +113,7 @@ pub unsafe fn share_into(file: &OwnedFd, start: usize, len: usize) -> Result<(),
     })?;
     copy(file, start, len)?;
     // SAFETY:
-    // - The file holds what the range holds: nobody has stored to it since it was copied.
+    // - The file holds what the range holds: no thread has stored to it since it was copied.
     // - No other thread changes the mapping meanwhile, as the caller promises.
     let mapped = unsafe { map_over(file, 0, start, len, MapFlags::SHARED) };
     drop(stopped);
@@ -162,7 +162,7 @@ impl<'a> Stopped<'a> {
 impl Drop for Stopped<'_> {
     fn drop(&mut self) {
         // The first finds nothing to do where the range has been replaced. The second lets
-        // everybody go on who waits, whatever is mapped there, also where a forked child
+        // every waiting thread go on, whatever is mapped there, also where a forked child
         // keeps the userfaultfd open; neither can fail on whole pages that are mapped.
         let _ = self.watch.unregister(self.start, self.len);
         let _ = self.watch.wake(self.start, self.len);

@@ -203,7 +203,7 @@ fn guard_install() -> Outcome {
     const MADV_GUARD_INSTALL: i32 = 102;
     let (_fd, mapping) = memory(PAGE)?;
     // SAFETY:
-    // - Our own mapping, which nobody reads or writes any more.
+    // - Our own mapping, which no code reads or writes any more.
     let guarded = unsafe { libc::madvise(mapping.base().cast(), PAGE, MADV_GUARD_INSTALL) };
     if guarded < 0 {
         Err(text(io::Error::last_os_error()))

@@ -69,7 +69,7 @@ fn protection_keys() -> Outcome {
         return Err(std::io::Error::last_os_error().to_string());
     }
     // SAFETY:
-    // - Allocated above, and used by nobody.
+    // - Allocated above, and used by no code.
     unsafe { libc::syscall(libc::SYS_pkey_free, key) };
     Ok("a key could be allocated".to_owned())
 }

@@ -126,7 +126,7 @@ impl Maps {
 
     /// Whether the process has the first page of a file mapped at `address`, shared and to be
     /// written, as its maker has it. Of a file that is [sealed to
-    /// readers](crate::memory::seal_to_readers) nobody else can.
+    /// readers](crate::memory::seal_to_readers) no other process can.
     ///
     /// # Errors
     ///
@@ -211,7 +211,7 @@ impl Maps {
 
 impl From<&abi::Query> for Area {
     fn from(query: &abi::Query) -> Self {
-        // Only ever compared and shown, so that a value which does not fit misleads nobody.
+        // Only ever compared and shown, so that a value which does not fit misleads no caller.
         let address = |value: u64| usize::try_from(value).unwrap_or(usize::MAX);
         Self {
             range: address(query.start)..address(query.end),

@@ -10,7 +10,7 @@
 //! may only read succeeds (in private memory; a shared mapping of a file that was opened
 //! to read is refused). So the holder asks first, with [`ProcessMemory::check`]. Between
 //! the question and the write the process may remap the range, and then gets what it
-//! remapped it to: its own memory, nobody else's.
+//! remapped it to: its own memory, no other process's.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -73,7 +73,7 @@ pub enum Need {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// Nobody's: it is dead.
+    /// No one's fault: the process is dead.
     #[error("the process is dead")]
     Gone,
     /// The machine's: it lives, in a process namespace that cannot be seen from here, or `/proc`
@@ -174,7 +174,7 @@ impl ProcessMemory {
         // one's, and are found not to be what is wanted.
         let memory = open("mem", OFlags::RDWR).map_err(refused)?;
         let maps = open("maps", OFlags::RDONLY).map_err(refused)?;
-        // Alive now, so its id was nobody else's meanwhile.
+        // Alive now, so no other process had its id meanwhile.
         if process.is_dead() {
             return Err(OpenError::Gone);
         }
@@ -350,7 +350,7 @@ impl ProcessMemory {
         Target::new(address, len)?.carry(|done| {
             let (place, left) = (first.wrapping_add(done).cast(), len - done);
             // SAFETY:
-            // - In bounds and live: as in `write_from`. Nobody has references into it that are
+            // - In bounds and live: as in `write_from`. No code has references into it that are
             //   not of atomics; see `Mapping::words`.
             // - The kernel checks the address in the other process.
             let read = unsafe {

@@ -12,7 +12,7 @@ pub fn user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// Random bytes that nobody can guess.
+/// Random bytes that no process can guess.
 ///
 /// # Errors
 ///

@@ -44,7 +44,7 @@ pub enum TransferError {
         /// What it must permit: `read` or `write`.
         wanted: &'static str,
     },
-    /// Nobody's: the process has ended, or runs another program now.
+    /// No one's fault: the process has ended, or runs another program now.
     #[error("the process ended, or runs another program, after {done} bytes")]
     Gone {
         /// Bytes carried before that.
@@ -114,7 +114,7 @@ impl Target {
         let mut done = 0;
         while done < self.len {
             match step(done) {
-                // Only memory that nobody uses any more takes nothing without an error.
+                // Only memory that no code uses any more takes nothing without an error.
                 Ok(0) => return Err(TransferError::Gone { done }),
                 Ok(more) => done += more,
                 Err(Errno::INTR) => {}

@@ -17,7 +17,7 @@ pub enum SocketError {
         /// The address wanted.
         address: Address,
     },
-    /// The state's: nobody listens there, any more or yet; an abstract name may not exist.
+    /// The state's: no process listens there, any more or yet; an abstract name may not exist.
     #[error("{address} has no listener")]
     Refused {
         /// The address wanted.
@@ -45,7 +45,7 @@ pub enum SocketError {
         /// The address wanted.
         address: Address,
     },
-    /// Nobody's: the deadline came first. Nothing was sent or received.
+    /// No one's fault: the deadline came first. Nothing was sent or received.
     #[error("the deadline passed")]
     TimedOut,
     /// The peer's: it closed the connection. It may be alive nevertheless.

@@ -30,7 +30,7 @@ pub struct Peer {
     pub groups: Vec<u32>,
 }
 
-/// Who is at the other end of a connected socket.
+/// Asks which process is at the other end of a connected socket.
 ///
 /// # Errors
 ///
@@ -220,7 +220,8 @@ pub struct Occupant {
     pub holder: Option<Holder>,
 }
 
-/// Who listens at `address`, for error messages; `None` if nobody or if it is hidden.
+/// Names the process that listens at `address`, for error messages; `None` if no process does or if
+/// it is hidden.
 ///
 /// Only processes whose descriptors we may list are found. Of several, the one with the
 /// lowest process id.

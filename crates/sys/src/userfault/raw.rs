@@ -95,7 +95,7 @@ pub(crate) mod mode {
 /// Whose accesses a userfaultfd stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Whose {
-    /// Those of the program. Everybody may.
+    /// Those of the program. Every user may.
     Program,
     /// Those that system calls make for it too, which needs a privilege. Without it, a
     /// system call that is stopped returns `EFAULT`.

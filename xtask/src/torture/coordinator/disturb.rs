@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 /// What happens at a mark: see [`Entry::Action`].
 pub(super) const DIE: u64 = 1;
 pub(super) const STOP: u64 = 2;
-/// Stands for the mark plus one where somebody is stopped at none.
+/// Stands for the mark plus one where a worker is stopped at none.
 const AT_RANDOM: u64 = MARKS.len() as u64 + 1;
 
 impl Coordinator {
@@ -82,7 +82,7 @@ impl Coordinator {
     }
 
     /// Something is to happen to a worker as soon as it comes to a mark.
-    fn arm_at_once(&mut self, worker: usize, mark: usize, action: u64) {
+    pub(super) fn arm_at_once(&mut self, worker: usize, mark: usize, action: u64) {
         self.board.arm(worker, &[(mark, 1)], action);
         self.places[worker].armed = Some(Instant::now());
     }
@@ -150,7 +150,7 @@ impl Coordinator {
         if self.plan.stop { STOP } else { DIE }
     }
 
-    /// Lets somebody come to a mark, and die or stop there.
+    /// Lets a worker come to a mark, and die or stop there.
     pub(super) fn hit_a_mark(&mut self) -> std::io::Result<()> {
         let host_is_free = self.host.is_some_and(|h| self.is_free(h));
         let newcomer_is_free = self.newcomer.is_none();
@@ -246,7 +246,7 @@ impl Coordinator {
         }
     }
 
-    /// While somebody is stopped: the others may pass it, which is rare otherwise.
+    /// While a worker is stopped: the others may pass it, which is rare otherwise.
     fn expect_a_passing(&mut self) {
         let Some(passed) = crate::marks::index("receive.passed") else {
             return;
@@ -304,12 +304,16 @@ impl Coordinator {
             let _ = child.kill();
             child.wait()?;
         }
+        let died_at = self.died_at(creator);
+        // Nobody wakes them any more, should they have slept.
+        self.board.renew(creator);
+        self.board.renew(second);
         if stopped.is_some() {
             self.marked.hits[mark] += 1;
             self.stops[mark] += 1;
             self.report.stops += 1;
         }
-        if self.died_at(creator).is_some() {
+        if died_at.is_some() {
             self.marked.hits[mark] += 1;
             self.deaths[mark] += 1;
             self.count_kill(creator, Doing::Joining);

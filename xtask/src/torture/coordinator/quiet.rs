@@ -2,7 +2,9 @@
 
 use super::super::Doing;
 use super::super::board::{Entry, Journal, Word};
-use super::{BOUND, Coordinator, LASTING, LASTING_SABOTAGED, LONG_BOUND};
+use super::super::last_acts::LastAct;
+use super::disturb::DIE;
+use super::{BOUND, Coordinator, LASTING, LASTING_SABOTAGED, LONG_BOUND, SPARE};
 use crate::audit::{self, Findings, Image};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -24,6 +26,7 @@ impl Coordinator {
             c.board.get(w, Entry::Paused) == pause || asleep(c, w)
         })?;
         self.settle()?;
+        self.let_some_die(pause)?;
         self.find_sleepers()?;
         let awake = (0..self.places.len()).find(|w| self.board.get(*w, Entry::Paused) == pause);
         self.board
@@ -46,7 +49,54 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Waits until all living workers are `ready`; who is not in time hangs.
+    /// Some of those who hold still die, in the midst of what they do last.
+    fn let_some_die(&mut self, pause: u64) -> std::io::Result<()> {
+        if self.plan.stop || !self.plan.marks.is_empty() {
+            return Ok(());
+        }
+        let deaths = if self.plan.sabotage.is_some() { 3 } else { 1 };
+        for _ in 0..deaths {
+            let holds = |c: &Self, w: usize| {
+                let place = &c.places[w];
+                let is_there = place.child.is_some() && !place.killed;
+                is_there && c.board.get(w, Entry::Paused) == pause
+            };
+            let all: Vec<usize> = (0..self.places.len()).filter(|w| holds(self, *w)).collect();
+            if all.len() <= SPARE {
+                break;
+            }
+            let worker = all[self.random.below(all.len())];
+            let act = LastAct::ALL[self.random.below(LastAct::ALL.len())];
+            self.let_die(worker, act)?;
+        }
+        self.settle()
+    }
+
+    /// A worker does something last, and is dead afterwards.
+    fn let_die(&mut self, worker: usize, act: LastAct) -> std::io::Result<()> {
+        let pid = |c: &Self| c.places[worker].child.as_ref().map(|child| child.id());
+        let who = pid(self);
+        let marks = act.marks();
+        let mark = marks.get(self.random.below(marks.len()));
+        if let Some(mark) = mark.and_then(|mark| crate::marks::index(mark)) {
+            self.arm_at_once(worker, mark, DIE);
+        }
+        self.board.set(worker, Entry::LastAct, act as u64);
+        let end = Instant::now() + BOUND;
+        while pid(self) == who && Instant::now() < end {
+            if self.board.get(worker, Entry::LastAct) == LastAct::DONE {
+                self.kill(worker);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+            self.look_around()?;
+        }
+        if pid(self) == who {
+            self.hang(worker, &format!("worker {worker} does not end {act:?}"));
+        }
+        Ok(())
+    }
+
+    /// Waits until all living workers are `ready`; one that is not in time hangs.
     pub(super) fn wait(
         &mut self,
         bound: Duration,

@@ -8,7 +8,7 @@ use crate::audit::process_state;
 use crate::marks::{MARKS, Passer, passer};
 use std::time::{Duration, Instant};
 
-/// How long somebody is stopped.
+/// How long a worker is stopped.
 pub(super) const STOPPED: Duration = Duration::from_secs(2);
 /// How long a worker may get nowhere while others are stopped.
 const HELD_UP: Duration = Duration::from_secs(1);
@@ -19,7 +19,7 @@ const HELD_UP_AT_MOST: Duration = Duration::from_secs(30);
 /// workers that need each other do too.
 const LOOK: Duration = Duration::from_millis(8);
 
-/// Who is stopped.
+/// Which workers are stopped.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Who {
     Anybody,
@@ -27,7 +27,7 @@ enum Who {
     Host,
 }
 
-/// What has to wait until somebody goes on who is stopped, and why.
+/// Lists the waits that last until a stopped worker goes on, and why.
 struct Wait {
     who: Who,
     what: &'static [Doing],
@@ -35,8 +35,8 @@ struct Wait {
 }
 
 /// All that waits. A worker that gets nowhere for a second, and does nothing that is listed
-/// here for somebody who is stopped, is a finding; and so is one that does, for much longer.
-static WAITS: [Wait; 3] = [
+/// here for a stopped worker, is a finding; and so is one that does, for much longer.
+static WAITS: [Wait; 4] = [
     Wait {
         who: Who::Host,
         what: &[Doing::Joining, Doing::Leaving],
@@ -52,16 +52,23 @@ static WAITS: [Wait; 3] = [
         what: &[Doing::Leaving],
         why: "threads of who leaves end first, and one may have something for who is stopped",
     },
+    Wait {
+        who: Who::Anybody,
+        what: &[Doing::Expecting],
+        why: "what a client has sent before it left a bridge its own thread carries, which may be stopped",
+    },
 ];
 
 /// What is known of a worker beside others that are stopped.
 #[derive(Default)]
 pub(super) struct Beside {
     beats: u64,
-    /// How long it has been asleep since, while somebody was stopped.
-    asleep: Duration,
+    doing: Option<Doing>,
     looked: Option<Instant>,
-    /// How long it has waited since for what is listed.
+    /// How long it has been asleep since it went on, while somebody was stopped for whom it need not
+    /// wait.
+    asleep: Duration,
+    /// The same, for what is listed.
     waited: Duration,
     counted: bool,
 }
@@ -82,7 +89,7 @@ impl Coordinator {
         self.hit_a_mark()
     }
 
-    /// Looks whether everybody goes on who is not stopped.
+    /// Looks whether every worker goes on that is not stopped.
     pub(super) fn look_beside_the_stopped(&mut self) {
         let all = self.places.iter().enumerate();
         let stopped = all.filter_map(|(at, place)| Some((at, place.stopped?.1)));
@@ -96,6 +103,7 @@ impl Coordinator {
     fn look_beside(&mut self, worker: usize, stopped: &[(usize, Option<usize>)], now: Instant) {
         let beats = self.board.get(worker, Entry::Beat);
         let doing = Doing::of(self.board.get(worker, Entry::Doing));
+        let known = self.known_wait(doing, stopped);
         let place = &mut self.places[worker];
         let beside = &mut place.beside;
         let since = beside
@@ -107,9 +115,12 @@ impl Coordinator {
             .as_ref()
             .filter(|_| !place.killed && place.stopped.is_none());
         let idle = doing.is_asleep() || doing == Doing::Pausing;
-        let Some(child) = is_there.filter(|_| !idle && beside.beats == beats) else {
+        // Who waited for one thing, and now waits for another, has gone on in between.
+        let is_where_it_was = beside.beats == beats && beside.doing == Some(doing);
+        let Some(child) = is_there.filter(|_| !idle && is_where_it_was) else {
             *beside = Beside {
                 beats,
+                doing: Some(doing),
                 looked: Some(now),
                 ..Beside::default()
             };
@@ -119,19 +130,38 @@ impl Coordinator {
             beside.asleep = Duration::ZERO;
             return;
         }
-        // Who runs, or would if there were a processor for it, is held up by nobody.
-        if !matches!(process_state(child.id()), Some('S' | 'D')) {
+        // A worker that runs, or would if it had a processor, waits for no other worker.
+        let pid = child.id();
+        if !matches!(process_state(pid), Some('S' | 'D')) {
             return;
         }
-        beside.asleep += since.min(LOOK);
-        if beside.asleep < HELD_UP || beside.counted {
+        let since = since.min(LOOK);
+        if let Some(wait) = known.filter(|_| beside.waited < HELD_UP_AT_MOST) {
+            let before = beside.waited;
+            beside.waited += since;
+            if before < HELD_UP && beside.waited >= HELD_UP {
+                *self.report.waits.entry(wait.why).or_default() += 1;
+            }
             return;
         }
-        let threads = threads(child.id());
-        self.held_up(worker, doing, stopped, &threads);
+        beside.asleep += since;
+        if beside.asleep >= HELD_UP && !beside.counted {
+            self.held_up(worker, doing, stopped, &threads(pid));
+        }
     }
 
-    /// Counts a worker that gets nowhere: as one that has to wait, or as a finding.
+    /// What is listed of those who do this while these are stopped.
+    fn known_wait(
+        &self,
+        doing: Doing,
+        stopped: &[(usize, Option<usize>)],
+    ) -> Option<&'static Wait> {
+        let who = self.who_is_stopped(stopped);
+        let is_known = |wait: &&Wait| who.contains(&wait.who) && wait.what.contains(&doing);
+        WAITS.iter().find(is_known)
+    }
+
+    /// Counts a worker that gets nowhere as a finding.
     fn held_up(
         &mut self,
         worker: usize,
@@ -139,17 +169,7 @@ impl Coordinator {
         stopped: &[(usize, Option<usize>)],
         threads: &str,
     ) {
-        let who = self.who_is_stopped(stopped);
-        let is_known = |wait: &&Wait| who.contains(&wait.who) && wait.what.contains(&doing);
-        let known = WAITS.iter().find(is_known);
         let beside = &mut self.places[worker].beside;
-        if let Some(wait) = known.filter(|_| beside.waited < HELD_UP_AT_MOST) {
-            if beside.waited.is_zero() {
-                *self.report.waits.entry(wait.why).or_default() += 1;
-            }
-            beside.waited += std::mem::take(&mut beside.asleep);
-            return;
-        }
         beside.counted = true;
         let waited = (beside.waited + beside.asleep).as_secs();
         let stopped = stopped.iter().map(|(at, mark)| {
@@ -167,6 +187,7 @@ impl Coordinator {
             "worker {worker} gets nowhere for {waited} s while {doing:?}, and stopped is {stopped}; its threads: {threads}"
         ));
     }
+
     /// In which roles they are stopped.
     fn who_is_stopped(&self, stopped: &[(usize, Option<usize>)]) -> Vec<Who> {
         let becomes = |mark: usize| {

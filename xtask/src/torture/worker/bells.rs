@@ -35,6 +35,12 @@ struct Hung {
     _segment: Segment,
 }
 
+impl Bell {
+    pub(super) fn is_hung(&self) -> bool {
+        self.0.is_some()
+    }
+}
+
 /// Adds one to a count on the board, if that is of this bell.
 fn count(word: &std::sync::atomic::AtomicU64, tag: u64) {
     // If the word is of another bell by now, it does not count.
@@ -56,7 +62,7 @@ impl Worker {
         }
     }
 
-    fn hang_bell(&mut self, domain: &Domain) {
+    pub(super) fn hang_bell(&mut self, domain: &Domain) {
         if self.holds.bell.0.is_some() {
             return self.check_bell();
         }

@@ -257,9 +257,12 @@ impl Worker {
         let Some(id) = self.holds.bridge.as_ref().map(|g| g.id) else {
             return;
         };
+        let before = self.board.get(self.at, Entry::Doing);
+        self.doing(Doing::Expecting);
         for client in 0..MAX_WORKERS {
             self.await_rest(client, id);
         }
+        self.doing(Doing::of(before));
         if let Some(bridge) = &self.holds.bridge {
             let [messages, requests] = &bridge.offered;
             let mut violations = messages.take_violations();

@@ -17,7 +17,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Names under which everybody tries to serve.
+/// Names under which all workers try to serve.
 const NAMES: [&str; 3] = ["counting 0", "counting 1", "counting 2"];
 /// Most calls in one go.
 const BATCH: usize = 8;
@@ -364,7 +364,7 @@ impl Worker {
             },
             9 => {
                 client.note(at, number)?;
-                // Nobody says whether it has run.
+                // The error does not say whether it has run.
                 Err(RpcError::Deadline)
             }
             10 => client.hint(at, number).map(|n| n == !number),

@@ -5,8 +5,8 @@ use super::super::{Doing, payload};
 use super::{HEADERS, KEPT, KEPT_EXTENTS, LONG, NAMES, SHORT, Worker, keep};
 use portolan::channel::Channel;
 use portolan::{
-    Access, Deadline, Message, PendingReply, PortOptions, ReceiveError, ReceiveRight, Refused,
-    RequestError, Right, SendError, Urgency, WaitSet, WhenFull,
+    Access, Deadline, Domain, Message, PendingReply, PortOptions, ReceiveError, ReceiveRight,
+    Refused, RequestError, Right, SendError, Urgency, WaitSet, WhenFull,
 };
 use std::sync::atomic::Ordering;
 
@@ -260,16 +260,8 @@ impl Worker {
         let Some(domain) = self.domain.clone() else {
             return;
         };
-        let bind = || domain.bind(PortOptions::unnamed()).ok();
-        let Some((one, other)) = bind().zip(bind()) else {
+        if tie(&domain).is_none() {
             return;
-        };
-        let (to_one, to_other) = (one.make_send(), other.make_send());
-        for (to, port) in [(to_other, one), (to_one, other)] {
-            let mut message = Message::default();
-            // Far from the limit. What is refused is dropped, and its port closed.
-            let _ = message.attach(port);
-            drop(to.send(message, WhenFull::Fail));
         }
         // There is never so much.
         drop(domain.allocate(1 << 40));
@@ -385,4 +377,18 @@ impl Worker {
             Err(_) => drop(self.holds.pending.swap_remove(at)),
         }
     }
+}
+
+/// Makes two ports that hold one another.
+pub(super) fn tie(domain: &Domain) -> Option<()> {
+    let bind = || domain.bind(PortOptions::unnamed()).ok();
+    let (one, other) = bind().zip(bind())?;
+    let (to_one, to_other) = (one.make_send(), other.make_send());
+    for (to, port) in [(to_other, one), (to_one, other)] {
+        let mut message = Message::default();
+        // Far from the limit. What is refused is dropped, and its port closed.
+        let _ = message.attach(port);
+        drop(to.send(message, WhenFull::Fail));
+    }
+    Some(())
 }

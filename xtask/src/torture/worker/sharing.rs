@@ -26,7 +26,7 @@ impl Worker {
         let Some(segment) = found else {
             return;
         };
-        // A word for each worker: nobody else writes ours.
+        // A word for each worker: no other worker writes ours.
         let index = self.at % segment.words().len();
         let mark = self.random.next();
         segment.words()[index].store(mark, Ordering::SeqCst);

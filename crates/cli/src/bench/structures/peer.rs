@@ -21,7 +21,7 @@ pub(crate) struct Brief {
     pub(super) entries: u64,
     pub(super) lookups: u64,
     pub(super) cpu: usize,
-    /// Nobody else needs the processor: look without pause.
+    /// No other process needs the processor: look without pause.
     pub(super) poll: bool,
 }
 

@@ -174,7 +174,7 @@ impl Traces {
     }
 }
 
-/// The process that begins, with the other one at its order.
+/// The process that begins, with the other process at its order.
 pub(super) struct Pair {
     end: End,
     peer: Child,

@@ -73,9 +73,9 @@ impl Served<'_> {
 pub(super) enum Hint {
     /// By the client, who looks at them; forwarders leave them.
     Client,
-    /// By everybody.
+    /// By all processes.
     Everybody,
-    /// By nobody: by touch.
+    /// By no process: by touch.
     Nobody,
 }
 

@@ -143,7 +143,7 @@ impl<'a> Found<'a> {
     }
 
     /// What the sender's part has beside its components; no numbers for a delivery that
-    /// interrupts nobody.
+    /// interrupts no thread.
     fn interrupt(&self, delivery: &str) -> Vec<f64> {
         let row = self.rows.iter().find(|row| row.name == delivery);
         let sender = row.map_or(&[][..], |row| &row.sender);

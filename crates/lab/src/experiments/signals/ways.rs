@@ -253,7 +253,7 @@ pub(crate) fn upcalls() -> Result<Ends> {
 }
 
 /// A locked queue, a system call, and a thread that is interrupted by it: software only. (The
-/// signal brings an address of its own, which nobody looks at.)
+/// signal brings an address of its own, which no code looks at.)
 pub(crate) fn software() -> Result<Ends> {
     let (domain, segment) = shared(1)?;
     let noted = Noted::to(domain.clone(), segment.address());
@@ -293,7 +293,7 @@ impl Noted {
     }
 
     fn now(&self) -> MutexGuard<'_, Option<Noting>> {
-        // Nobody panics with it, and nobody else waits for it.
+        // No thread panics while it holds it, and no other thread waits for it.
         self.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

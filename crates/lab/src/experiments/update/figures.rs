@@ -253,7 +253,7 @@ const COMPARISONS: [Comparison; 6] = [
 ];
 
 impl Comparison {
-    /// What the update takes: nobody sleeps there.
+    /// What the update takes: no process sleeps there.
     fn update(&self, found: &Found) -> Vec<f64> {
         let when = match self.when {
             When::Asleep => When::Awake,

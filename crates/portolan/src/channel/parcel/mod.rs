@@ -99,7 +99,7 @@ impl Channel {
         &self.segment().right().to.member
     }
 
-    /// Whether somebody sends parcels on it now.
+    /// Whether a writer sends parcels on it now.
     pub(crate) fn has_parcels(&self) -> bool {
         connect_port(self.member(), &registry_name(self), Deadline::NOW).is_ok()
     }

@@ -9,13 +9,13 @@ use crate::wait::{Armable, WaitSetError};
 use crate::{Access, Deadline, Message, PortOptions};
 use std::sync::Arc;
 
-/// Parcels that an inbox holds at most; who lags further misses some.
+/// Parcels that an inbox holds at most; a reader that lags further misses some.
 const LARGEST_INBOX: usize = 4096;
 
 /// Reads notes with parcels. See [`ParcelWriter`](super::ParcelWriter).
 ///
-/// A [`WaitSet`](crate::WaitSet) names it as it names a [`Reader`], also while nobody writes. It
-/// makes itself known to the next writer as soon as that is there.
+/// A [`WaitSet`](crate::WaitSet) names it as it names a [`Reader`], also while no writer is bound.
+/// It makes itself known to the next writer as soon as that is there.
 ///
 /// ```
 /// use portolan::channel::{ChannelOptions, Parcel, ReaderOptions};
@@ -122,7 +122,7 @@ impl ParcelReader {
                     return Err(ReadError::WriterGone);
                 }
                 Err(over @ (ReadError::Dropped | ReadError::Garbled(_))) => {
-                    // What lies there is nobody's any more. In this order: P3.
+                    // The parcels there belong to no message any more. In this order: P3.
                     self.inbox = None;
                     self.next = None;
                     self.reader.leave();

@@ -102,7 +102,7 @@ impl ParcelWriter {
     ///
     /// # Errors
     ///
-    /// [`Refused`], with the parcel if there was one; nobody was told.
+    /// [`Refused`], with the parcel if there was one; no reader was told.
     pub fn send(
         &mut self,
         note: &[u8],
@@ -118,7 +118,7 @@ impl ParcelWriter {
         {
             return Err(Refused::new(parcel, why));
         }
-        // Room first: what is refused was sent to nobody.
+        // Room first: a refused parcel was sent to no reader.
         let claim = match self.writer.claim(Stamp::BYTES + note.len(), deadline) {
             Ok(claim) => claim,
             Err(error) => return Err(Refused::new(parcel, error)),
@@ -211,7 +211,7 @@ impl ParcelWriter {
         for right in message.take_rights() {
             if let Right::Send(inbox) = right {
                 let welcome = Message::new(&self.stamp.pack(false)).unwrap_or_default();
-                // Empty, or nobody's that we know.
+                // Empty, or of no reader that we know.
                 if inbox.send(welcome, WhenFull::Fail).is_ok() {
                     self.readers.push(Known {
                         inbox,
@@ -247,7 +247,8 @@ fn move_to(
     sent.map_err(|error| Refused::new(message.remove(0).map(Parcel::Moved), error))
 }
 
-/// Who is dead, or has gone, is left out; who may miss some, and is full, misses this one.
+/// A reader that is dead, or has gone, is left out; one that may miss some, and is full, misses
+/// this one.
 fn share_with(
     readers: &[Known],
     stamp: &[u8],

@@ -33,7 +33,7 @@ use take::{Draft, Took};
 ///
 /// A [`WaitSet`](crate::WaitSet) names it when something is there: a message, a piece of one,
 /// units that were missed, or that the writer has gone. Its channel must signal: with
-/// [`Signalling::Never`](crate::channel::Signalling::Never) nobody would raise it.
+/// [`Signalling::Never`](crate::channel::Signalling::Never) no writer would raise it.
 ///
 /// ```
 /// use portolan::channel::{ChannelOptions, ReaderOptions};
@@ -67,7 +67,7 @@ pub struct Reader {
     waiting: Waiting,
     /// Another thread wants its wait to end; there if any may want it.
     interrupted: Option<Arc<AtomicBool>>,
-    /// Whether its messages are a trace's; not, where somebody else tells of them.
+    /// Whether its messages are a trace's; not, where another layer records them.
     tells: bool,
 }
 
@@ -163,7 +163,9 @@ impl Reader {
     /// [`ReadError`].
     #[inline]
     pub fn receive(&mut self, deadline: impl Into<Deadline>) -> Result<Received<'_>, ReadError> {
-        self.next(true, deadline.into())?;
+        if !self.take_straight() {
+            self.next(true, deadline.into())?;
+        }
         if self.is_traced() {
             self.record();
         }
@@ -173,7 +175,7 @@ impl Reader {
     /// Whether what it hands out is recorded. Not in a forked child.
     #[inline]
     fn is_traced(&self) -> bool {
-        self.tells && self.member().traces(EventKind::Read)
+        self.tells && self.ring.segment().right().to.traces(EventKind::Read)
     }
 
     /// Records the message that is handed out.
@@ -276,7 +278,7 @@ impl Reader {
         self.reading.position()
     }
 
-    /// Whether somebody writes; of many writers, nobody knows.
+    /// Whether a writer is bound; `false` for a channel of many writers.
     pub fn has_writer(&self) -> bool {
         let member = &self.ring.segment().right().to.member;
         member.present().is_ok() && self.ring.channel().writer().space != 0
@@ -322,7 +324,7 @@ impl Reader {
     }
 
     /// Waits for a whole message, or for a piece of one.
-    #[inline]
+    #[inline(never)]
     pub(super) fn next(&mut self, whole: bool, deadline: Deadline) -> Result<(), ReadError> {
         self.ring.segment().right().to.member.present()?;
         if !self.begin_look(whole)? {
@@ -343,7 +345,7 @@ impl Reader {
         Ok(self.take(whole)? != Took::Nothing)
     }
 
-    /// Gives its entry back: nobody waits for it any more.
+    /// Gives its entry back: no writer waits for it any more.
     pub(super) fn leave(&mut self) {
         let channel = self.ring.channel();
         let none = channel.start_reading(Since::Now);

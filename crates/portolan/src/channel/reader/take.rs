@@ -74,6 +74,34 @@ impl Reader {
         self.take_pieces(whole)
     }
 
+    /// The straight line: the next message is in one unit, and is copied out; whether it was.
+    /// Otherwise nothing has changed, and [`Self::next`] is to be asked.
+    #[inline(always)]
+    pub(super) fn take_straight(&mut self) -> bool {
+        let draft = &mut self.draft;
+        let is_through = draft.given == draft.filled && (draft.complete || draft.filled == 0);
+        if !is_through || draft.cut || self.over.is_some() {
+            return false;
+        }
+        let to = &self.ring.segment().right().to;
+        if to.member.present().is_err() {
+            return false;
+        }
+        let channel = self.ring.channel();
+        let begun = self.reading.position();
+        let taken = channel.take_one(&mut self.reading, &mut draft.buffer);
+        let Some((len, finished)) = taken else {
+            return false;
+        };
+        if finished == Finished::Wake {
+            wake_writer(channel);
+        }
+        draft.filled = len;
+        draft.begun = begun;
+        draft.complete = true;
+        true
+    }
+
     /// The next message, by the caller's own copy, of so many bytes of the words; its position,
     /// and what the copy makes of it, which counts only if it is returned. `None` if there is
     /// none, or it takes more than one look: receive it then.

@@ -122,12 +122,12 @@ impl Reader {
         writer.left != self.left && (writer.space == 0 || self.for_parcels)
     }
 
-    /// From now on it is raised in a wait set, whose place `link` names, or for nobody (0).
+    /// From now on it is raised in a wait set, whose place `link` names, or for none (0).
     pub(in crate::channel) fn link(&self, link: u64) {
         self.ring.channel().link(&self.reading, link);
     }
 
-    /// Arms it for a wait set, or for nobody (0); `false` if something is there.
+    /// Arms it for a wait set, or for none (0); `false` if something is there.
     pub(crate) fn arm_for(&mut self, link: u64) -> bool {
         self.link(link);
         link == 0 || self.arm().is_some() && !self.may_have()
@@ -143,7 +143,7 @@ impl Reader {
         &self.ring.channel().head().sleep.doorbell
     }
 
-    /// Whether somebody has asked to end the wait; asked once, told once.
+    /// Whether a thread has asked to end the wait; asked once, told once.
     fn check_interrupted(&self) -> Result<(), ReadError> {
         match &self.interrupted {
             // SeqCst: pairs with `Interrupter::interrupt`.

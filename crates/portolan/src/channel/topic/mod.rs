@@ -187,7 +187,7 @@ pub enum TopicError {
     Announce(#[from] WriteError),
 }
 
-/// Why a sample was not published; nobody was told.
+/// Why a sample was not published; no subscriber was told.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PublishError {
@@ -297,8 +297,8 @@ pub enum SubscribeError {
     /// A new publisher could not be followed. Told once; it is tried again.
     #[error(transparent)]
     Topic(#[from] TopicError),
-    /// Somebody's: where publishers announce themselves, something was written that nobody
-    /// writes. Told once; who publishes already is followed still.
+    /// Another process's: where publishers announce themselves, it wrote something that no
+    /// publisher writes. Told once; present publishers are followed still.
     #[error("new publishers are not heard of any more ({0}): subscribe to another topic")]
     Newcomers(#[source] ReadError),
 }

@@ -225,7 +225,8 @@ pub(super) mod sealed {
         const REFERENCE: usize = super::super::store::LONGEST_REFERENCE;
 
         fn content() -> u64 {
-            // Not the build: who was built in another way is told so when it reads one.
+            // Not the build: a subscriber that was built in another way is told so when it reads
+            // one.
             let hash = Hash::new().text("topic of structures");
             hash.word(layout_of::<T>()).finish()
         }

@@ -1,7 +1,7 @@
 //! Turns values into bytes that others read, and bytes into values. This is the one file of topics
 //! that does the latter.
 //!
-//! Its promises: bytes become a value only after they were looked at, in memory that nobody
+//! Its promises: bytes become a value only after they were looked at, in memory that no space
 //! writes any more (a copy of the reader's own, or a buffer whose sample was told of, B1) or
 //! that one loan alone has; and of a value no byte is shared that its program never wrote.
 #![allow(unsafe_code)]
@@ -232,12 +232,12 @@ pub(super) fn copy<T: Plain>(values: &[T], to: &mut [u8]) {
     // SAFETY:
     // - in bounds of both: compared above; apart: `to` is borrowed exclusively;
     // - what is not initialised is padding, which is copied as such, and overwritten below
-    //   before anybody reads it.
+    //   before any process reads it.
     unsafe { from.copy_to_nonoverlapping(to.as_mut_ptr(), to.len()) };
     scrub_all::<T>(to);
 }
 
-/// Bytes that are a `T`, in memory that nobody writes.
+/// Bytes that are a `T`, in memory that no space writes.
 pub(super) struct Held<T: ?Sized> {
     bytes: Bytes,
     of: PhantomData<fn(&T)>,
@@ -283,7 +283,7 @@ impl<T: Flat + ?Sized> Held<T> {
         let first = bytes.as_ptr().cast::<T::Element>();
         // SAFETY:
         // - live, in bounds: as many values as there are bytes for; aligned, initialised, values
-        //   of this type: `check` looked, and nobody writes them;
+        //   of this type: `check` looked, and no space writes them;
         // - unchanged while borrowed: our own copy, or a buffer that was told of (B1).
         T::of(unsafe { std::slice::from_raw_parts(first, count) })
     }

@@ -53,11 +53,11 @@ impl<T: Payload + ?Sized> Publisher<T> {
 }
 
 impl<T: Flat + ?Sized> Publisher<T> {
-    /// Publishes a sample; its position. Never waits for anybody.
+    /// Publishes a sample; its position. Never waits.
     ///
     /// # Errors
     ///
-    /// [`PublishError`]; nobody was told.
+    /// [`PublishError`]; no subscriber was told.
     #[inline]
     pub fn publish(&mut self, sample: &T) -> Result<u64, PublishError> {
         let begun = self.begins();
@@ -236,11 +236,11 @@ pub struct Loan<'p, T: Payload + ?Sized> {
 }
 
 impl<T: Flat + ?Sized> Loan<'_, T> {
-    /// Publishes it; its position. Never waits for anybody.
+    /// Publishes it; its position. Never waits.
     ///
     /// # Errors
     ///
-    /// [`PublishError::Write`]; nobody was told.
+    /// [`PublishError::Write`]; no subscriber was told.
     pub fn publish(mut self) -> Result<u64, PublishError> {
         let begun = self.publisher.begins();
         let (room, len) = self.draft.take().expect(THERE).finish();

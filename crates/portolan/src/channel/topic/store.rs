@@ -158,7 +158,7 @@ pub(super) fn structure_of(message: &[u8], member: &Arc<Member>) -> Option<Vec<S
     names.iter().map(buffer).collect()
 }
 
-/// A buffer that nobody else has a right on (B1).
+/// A buffer that no other space has a right on (B1).
 pub(super) struct Buffer {
     segment: Segment,
 }
@@ -272,7 +272,7 @@ impl Store {
         }
     }
 
-    /// What is kept longest is let go: it is too small, or somebody holds it.
+    /// What is kept longest is let go: it is too small, or a subscriber holds it.
     fn put_by(&mut self, segment: Segment) {
         if self.spare.len() == SPARE {
             self.spare.pop_front();

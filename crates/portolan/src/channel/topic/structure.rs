@@ -65,13 +65,13 @@ impl<T: Root + 'static> Publisher<Structure<T>> {
     }
 
     /// Publishes a structure that was built, or received; its position. Nothing is copied: its
-    /// extents become memory that every subscriber reads and nobody writes any more. Never waits
-    /// for anybody.
+    /// extents become memory that every subscriber reads and no space writes any more. Never waits
+    /// for a reader.
     ///
     /// # Errors
     ///
     /// [`Refused`] has the structure, or nothing if a part of it was shared before something failed;
-    /// nobody was told.
+    /// no subscriber was told.
     pub fn publish(
         &mut self,
         structure: Structure<T>,
@@ -159,12 +159,12 @@ impl<T: Root + 'static> StructureLoan<'_, T> {
         self.structure.edit(change)
     }
 
-    /// Publishes it; its position. Never waits for anybody.
+    /// Publishes it; its position. Never waits.
     ///
     /// # Errors
     ///
-    /// As [`Publisher::publish`](Publisher#method.publish-1), which has the structure; nobody was
-    /// told.
+    /// As [`Publisher::publish`](Publisher#method.publish-1), which has the structure; no
+    /// subscriber was told.
     pub fn publish(self) -> Result<u64, Refused<Option<Structure<T>>, PublishError>> {
         self.publisher.publish(self.structure)
     }

@@ -8,8 +8,8 @@ impl Writer {
     /// Whether its messages are recorded. Not in a forked child.
     #[inline]
     pub(super) fn is_traced(&self) -> bool {
-        let member = &self.ring.segment().right().to.member;
-        self.event.is_some_and(|event| member.traces(event))
+        let to = &self.ring.segment().right().to;
+        self.event.is_some_and(|event| to.traces(event))
     }
 
     #[cold]

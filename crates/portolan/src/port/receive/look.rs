@@ -44,8 +44,8 @@ impl ReceiveRight {
     }
 
     /// The straight line: the next message, if it is there, is of this kind, and has a short header
-    /// and perhaps a reply word and nothing else, while nobody traces. Otherwise nothing is taken:
-    /// [`Self::take_found`] takes what was found, and [`Self::next`] looks further.
+    /// and perhaps a reply word and nothing else, while no tracer records. Otherwise nothing is
+    /// taken: [`Self::take_found`] takes what was found, and [`Self::next`] looks further.
     #[inline(always)]
     pub(in crate::port) fn take_short(&mut self, kind: Kind) -> Result<Short, Option<Found>> {
         // The first of these before our own lines are looked at: a forked child has none.
@@ -153,12 +153,15 @@ impl ReceiveRight {
     fn take_rich(&mut self, found: Found, message: &mut Message) -> Origin {
         let member = Arc::clone(&self.at.member);
         let contents = Contents::read(&member, &self.at.queue().slot(found.position()));
+        // The rights first: once the header extent is ours, our death frees it, and nobody learns
+        // of the rights that may be listed there, which are neither in our row nor closed.
+        Right::arrive(&member, &contents.rights);
+        mark!("receive.rights_noted");
         contents.all_extents().for_each(|d| wire::hold(&member, d));
         if let (Some(guard), Some(page)) = (&member.guard, contents.page) {
             // A header is read in any case, and a touch costs more than this.
             guard.open(std::iter::once((page.page, page.size)));
         }
-        Right::arrive(&member, &contents.rights);
         let origin = Origin::new(contents.kind, contents.reply.map_or(0, RightWord::pack));
         let rights = contents.rights.clone();
         contents.into_message(&member, message);
@@ -260,7 +263,8 @@ impl ReceiveRight {
         Some(Origin::new(Kind::Message, 0))
     }
 
-    /// Whether the next look may find something. A hint: who sleeps arms, and that decides.
+    /// Whether the next look may find something. A hint: a receiver that sleeps arms, and that
+    /// decides.
     pub(crate) fn may_have(&mut self) -> bool {
         self.settle();
         let queue = self.at.queue();

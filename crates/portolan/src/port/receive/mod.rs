@@ -132,8 +132,7 @@ impl ReceiveRight {
         deadline: Deadline,
     ) -> Result<Message, ReceiveError> {
         if let Some((short, extent)) = found.and_then(|found| self.take_one(found)) {
-            let mut message = Message::short_of(short.header, short.words);
-            message.extents.push(extent);
+            let message = Message::one_of(short.header, short.words, extent);
             self.open(&message, access);
             return Ok(message);
         }
@@ -287,7 +286,7 @@ impl ReceiveRight {
     }
 
     /// Asks to be told, once, when no send right on this port is left anywhere
-    /// ([`Notice::NoMoreSenders`]). If there is none now, it is told at once.
+    /// ([`Notice::NoMoreSenders`]). If there is none now, the notice comes at once.
     pub fn request_no_more_senders(&self) {
         self.at
             .queue()

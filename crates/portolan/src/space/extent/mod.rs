@@ -69,7 +69,7 @@ pub enum AllocateError {
 /// Gives the memory of one chunk that no extent uses to the kernel, if there is one.
 pub(crate) fn release(member: &Member) -> bool {
     release_one(member) || {
-        // As where room is looked for: nobody of this space allocates meanwhile.
+        // As where room is looked for: no thread of this space allocates meanwhile.
         let _cache = member.cache.lock().unwrap_or_else(PoisonError::into_inner);
         give_all_back(member) > 0 && release_one(member)
     }
@@ -111,7 +111,7 @@ impl Domain {
             give_all_back(member);
         }
         let before = chunks.populated();
-        // Each time one fewer, or somebody else has taken it.
+        // Each time one fewer, or another space has taken it.
         for _ in 0..chunks.len() {
             if !release_one(member) {
                 break;
@@ -222,7 +222,7 @@ impl Extent {
         }
     }
 
-    /// It belongs to somebody else now: dropping it does nothing.
+    /// It belongs to another space now: dropping it does nothing.
     #[inline]
     pub(crate) fn forget(&mut self) {
         self.generation = NOBODYS;

@@ -144,7 +144,7 @@ fn claim(member: &Member, page: u32, size: Size) -> Option<u32> {
 pub(crate) struct Relief {
     /// Gives back queue memory that no port has; how many bytes.
     pub(crate) empty_spare: fn(&Member) -> u64,
-    /// Closes ports whose receive rights nobody can come by; whether there was one.
+    /// Closes ports whose receive rights no space can reach; whether there was one.
     pub(crate) close_unreachable: fn(&Member) -> bool,
 }
 
@@ -270,11 +270,11 @@ pub(super) fn release_one(member: &Member) -> bool {
         return false;
     };
     let Some(index) = chunks.claim_run(found..found + 1, 1, member.space) else {
-        // Somebody was faster; look again.
+        // Another space was faster; look again.
         return true;
     };
-    // The note first (C4): who dies here leaves a chunk that says it has no memory, and the host
-    // gives back what it has. The other way round the next taker would be handed a hole.
+    // The note first (C4): a space that dies here leaves a chunk that says it has no memory, and
+    // the host gives back what it has. The other way round the next taker would be handed a hole.
     let noted = sabotage::holds("holes").then(|| chunks.note_empty(index));
     let offset = member.region.offset(Chunks::first_page(index));
     let punched = memory::punch(member.region.fd(), offset, CHUNK as u64).is_ok();

@@ -74,7 +74,8 @@ struct Doors {
     small: u32,
     /// By first page: on its way out of this space (G3).
     leaving: Bits,
-    /// By first page: some page of it may be open here. Spares closing what nobody touched.
+    /// By first page: some page of it may be open here. Spares closing extents that no thread
+    /// touched.
     open: Bits,
     /// By first page: a segment that this space has a right on.
     shared: Bits,
@@ -202,7 +203,7 @@ impl Guard {
             .protect(page, CHUNK_PAGES, Access::ReadWrite)
             .is_ok()
             && memory::collapse(doors.ground.address(page), CHUNK).unwrap_or(false);
-        // Nobody's yet. If it cannot be closed now, it is before it can be sent.
+        // No space owns it yet. If it cannot be closed now, it is before it can be sent.
         let _ = doors.close(page, CHUNK_PAGES);
         collapsed
     }
@@ -314,7 +315,7 @@ impl Doors {
         let place = loop {
             let place = self.place(page).ok_or(Stray::NotOurs)?;
             let word = row.read(place.first).0;
-            // A segment's pages: everybody's who has a right on it, and kept by that right.
+            // A segment's pages: every space with a right may touch them, and the right keeps them.
             if self.shared.get(place.first) {
                 break place;
             }

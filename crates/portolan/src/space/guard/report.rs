@@ -19,7 +19,7 @@ enum Owner {
     Transit(u8, Destination),
     /// A message's, of a dead sender; where it is sent, if that can be told.
     Orphan(Option<Destination>),
-    /// Nobody's.
+    /// No space's.
     Free,
 }
 

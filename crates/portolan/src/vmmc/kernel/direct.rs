@@ -25,7 +25,7 @@ pub(crate) struct Direct {
     /// There until dropped.
     memory: Option<ProcessMemory>,
     identity: Option<[Identity; 2]>,
-    /// Where the memory's descriptor stands. Nobody reads or writes there, and no other
+    /// Where the memory's descriptor stands. No thread reads or writes there, and no other
     /// descriptor has it, so that it tells whether the number still leads to this one.
     tag: u64,
     _guards: [CloseOnFork; 2],

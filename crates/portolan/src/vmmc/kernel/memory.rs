@@ -70,7 +70,7 @@ impl OrdinaryMemory {
     }
 
     /// Copies bytes from `offset` on. What importers write meanwhile is there in part or not;
-    /// who sees a byte sees what its writer wrote before.
+    /// a thread that sees a byte sees what its writer wrote before.
     ///
     /// # Errors
     ///

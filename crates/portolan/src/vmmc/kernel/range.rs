@@ -138,7 +138,7 @@ impl OrdinaryMemory {
     /// use portolan::vmmc::OrdinaryMemory;
     /// let table: &'static mut [u8] = vec![7; 1000].leak();
     /// // SAFETY:
-    /// // - leaked, so it stays; nobody else refers to it.
+    /// // - leaked, so it stays; nothing else refers to it.
     /// let memory = unsafe { OrdinaryMemory::in_place(table.as_mut_ptr().wrapping_add(3), 10) }?;
     /// let mut byte = [0];
     /// memory.read(9, &mut byte)?;
@@ -156,7 +156,7 @@ impl OrdinaryMemory {
     /// [ended](crate::vmmc::Export::unexport) without an error, lives:
     ///
     /// - the range stays mapped, to be read and written, and initialised;
-    /// - it is reached through this, through raw pointers or through atomics: nobody holds or
+    /// - it is reached through this, through raw pointers or through atomics: no code holds or
     ///   makes a reference into it that does not allow for other processes' stores.
     pub unsafe fn in_place(start: *mut u8, len: usize) -> Result<Self, ExportError> {
         if len == 0 || start.addr().checked_add(len).is_none() {

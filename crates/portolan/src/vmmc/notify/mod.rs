@@ -188,13 +188,13 @@ impl ImporterId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotificationError {
-    /// The caller's: there is one `Notifications` of an export. Drop the other one.
+    /// The caller's: there is one `Notifications` of an export. Drop the first one.
     #[error("somebody has the export's notifications already: drop those first")]
     Taken,
     /// The state's: the export has ended, and everything that was posted has been handed out.
     #[error("the export has ended, and nothing more will be notified: drop this")]
     Ended,
-    /// Nobody's: the deadline has passed.
+    /// No one's fault: the deadline has passed.
     #[error("nothing was notified by the deadline: wait longer, or look whether importers live")]
     TimedOut,
     /// See [`Disowned`].

@@ -343,7 +343,7 @@ impl Inner {
         Ok(next)
     }
 
-    /// Takes what a page has, if anybody wants it; whether there was anything. No more than a
+    /// Takes what a page has, if there is a listener; whether there was anything. No more than a
     /// page has: its importer may still be posting.
     fn keep(&mut self, posts: &mut Posts, bounds: &Bounds) -> bool {
         if self.listener.as_ref().is_none_or(|l| l.discards) {

@@ -21,7 +21,7 @@ use std::sync::Arc;
 ///
 /// Stores that threads of this process make while it is unmapped are not lost.
 ///
-/// Once the exporter has ended the export or died, stores reach nobody; nothing traps, and
+/// Once the exporter has ended the export or died, stores reach no process; nothing traps, and
 /// [`check`](Self::check) says so. After an end of the export the part reads as zeros and what was
 /// stored since.
 ///
@@ -110,7 +110,7 @@ impl Alias {
     }
 
     /// [Flushes](Self::flush), and notifies the exporter of the whole part: which of it was stored
-    /// to nobody has seen. Without this an exporter that wants to learn of stores has to watch
+    /// to no thread has seen. Without this an exporter that wants to learn of stores has to watch
     /// for them itself, in the line that is stored last
     /// ([`ExportMemory::load_acquire`]), which takes its processor.
     ///

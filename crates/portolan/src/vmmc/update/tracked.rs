@@ -162,7 +162,7 @@ impl Tracked {
     }
 
     /// Flushes, then stores a word, `at` so many bytes after the first mapped one, a multiple of
-    /// 8, here and behind the epoch in the import: who sees it there sees the epoch.
+    /// 8, here and behind the epoch in the import: a thread that sees it there sees the epoch.
     ///
     /// # Errors
     ///

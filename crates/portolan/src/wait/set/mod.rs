@@ -20,7 +20,7 @@
 //! - **W2** A port is linked before it is armed, and unlinked after it is disarmed. So a
 //!   sender that finds sleep marks of the set finds the link, and one that finds those of
 //!   the port's own receiver finds none.
-//! - **W3** Nobody sleeps, and no descriptor is armed, before all ports are armed and the
+//! - **W3** No thread sleeps, and no descriptor is armed, before all ports are armed and the
 //!   set's bits were found empty after that was announced.
 //! - **W4** The descriptor is readable, unless the last wait found nothing, and nothing
 //!   has come since.
@@ -47,13 +47,13 @@ pub use ready::{Ready, Token};
 pub(crate) use waitable::Armable;
 pub use waitable::Waitable;
 
+#[cfg(feature = "tokio")]
+use crate::Disowned;
+use crate::Refused;
 use crate::space::Domain;
 use crate::space::Member;
 use crate::wait::NoDescriptor;
 use crate::wait::{Patience, Waiting};
-#[cfg(feature = "tokio")]
-use crate::Disowned;
-use crate::Refused;
 use place::Place;
 use portolan_abi::limits::{MAX_PORTS, MAX_WAIT_SETS};
 use portolan_shm::atomic::Ordering;
@@ -118,7 +118,7 @@ pub struct WaitSet {
     bell: FutexFd,
     /// The value of the doorbell for which the bell is armed; `None` while it is readable (W4).
     quiet: Option<u32>,
-    /// Somebody has asked for the descriptor.
+    /// The program has asked for the descriptor.
     watched: AtomicBool,
     /// What an async wait waits with.
     #[cfg(feature = "tokio")]
@@ -280,7 +280,7 @@ impl WaitSet {
     }
 }
 
-/// Takes a wait set of the domain that nobody uses.
+/// Takes a wait set of the domain that no space uses.
 fn take_entry(member: &Member) -> Result<(u32, &WaitSetEntry), WaitSetError> {
     let ours = 1 << 32 | u64::from(member.space);
     // From the first on: entries that were never touched have no memory yet.

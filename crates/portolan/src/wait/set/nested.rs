@@ -9,7 +9,7 @@ impl WaitSet {
         self.places.iter_mut().any(Place::may_have)
     }
 
-    /// Arms all members for another set, whose place `link` names, or for nobody (0); `false`
+    /// Arms all members for another set, whose place `link` names, or for none (0); `false`
     /// if something is there, and they are loose.
     pub(crate) fn arm_for(&mut self, link: u64) -> bool {
         self.loosen_all();
@@ -26,7 +26,7 @@ impl WaitSet {
     }
 
     /// Disarms all members, for whomever they were armed. Its own descriptor is readable from
-    /// then on until somebody waits here again (W4): it would not be told.
+    /// then on until a thread waits here again (W4), because it would not be told.
     fn loosen_all(&mut self) {
         for (index, place) in (0..).zip(&mut self.places) {
             if place.loosen() {

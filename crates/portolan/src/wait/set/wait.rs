@@ -152,7 +152,7 @@ impl WaitSet {
             let Ok(index) = u32::try_from(member) else {
                 return;
             };
-            // W5: nobody's; or loose, and looked at as such.
+            // W5: free; or loose, and looked at as such.
             let Some(place) = places.get_mut(member).filter(|p| p.armed) else {
                 return;
             };

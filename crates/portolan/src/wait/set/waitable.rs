@@ -16,7 +16,7 @@ impl<T: Armable> Waitable for T {}
 /// How it is armed. A room that has something to wait for implements this, and nothing else.
 ///
 /// Armed for a set, it raises the bit of its place there when something comes; it then is in
-/// nobody else's sleep. *Link* names set and place, or is 0 for none.
+/// no other thread's sleep. *Link* names set and place, or is 0 for none.
 pub trait Armable: Any + Debug + Send + Sync {
     /// What it is, in an error.
     fn kind(&self) -> &'static str;

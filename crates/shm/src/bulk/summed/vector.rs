@@ -60,7 +60,7 @@ pub(super) fn load(words: &[AtomicU64], bytes: &mut [u8]) -> Option<u64> {
         for (to, from) in chunk.iter_mut().zip(value.to_le_bytes()) {
             *to = from;
         }
-        // What lies behind the last byte is nobody's.
+        // Bytes behind the last one have no meaning.
         let behind = 64 - 8 * chunk.len();
         *rest = value << behind >> behind;
     }

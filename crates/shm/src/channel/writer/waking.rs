@@ -5,14 +5,14 @@ use crate::atomic::{Ordering, fence, store_load_barrier};
 use crate::channel::{ASLEEP, Channel, Signalling};
 
 impl Channel<'_> {
-    /// Somebody sleeps, or nobody has for a while.
+    /// A reader sleeps, or none has for a while.
     #[cold]
     pub(super) fn attend(&self, pen: &mut Pen, sleepers: u64) -> Finished {
         let relaxed = &self.head.writer.relaxed;
         if sleepers != 0 {
             pen.calm_since = pen.next;
             if core::mem::take(&mut pen.relaxed) {
-                // Release: who sees it sees what we published without a barrier.
+                // Release: a thread that sees it sees what we published without a barrier.
                 relaxed.store(0, Ordering::Release);
             }
             return if sleepers & ASLEEP != 0 {

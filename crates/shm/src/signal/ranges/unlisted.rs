@@ -28,7 +28,7 @@ impl<'a> Ranges<'a> {
     }
 
     /// Makes a handler that `space` has claimed tell `fifo` of the bytes from `start` up to `end`,
-    /// although somebody else has the lock.
+    /// although another thread has the lock.
     pub fn add_unlisted(
         &self,
         index: u16,
@@ -44,13 +44,14 @@ impl<'a> Ranges<'a> {
         entry.end.store(end, Ordering::Relaxed);
         entry.fifo.store(fifo, Ordering::Relaxed);
         entry.delivery.store(delivery, Ordering::Relaxed);
-        // Release: who finds it finds its range.
+        // Release: a thread that finds it finds its range.
         entry
             .state
             .store(HandlerState::Unlisted { space }.pack(), Ordering::Release);
         mark!("signal.unlisted");
-        // The line of no return. After the state: who lists handlers, and takes the bit back, has
-        // seen this one, or fails to take it back. Release: pairs with `find` and `sweep`.
+        // The line of no return. After the state: a thread that lists handlers, and takes the bit
+        // back, has seen this one, or fails to take it back. Release: pairs with `find` and
+        // `sweep`.
         let unlisted = &self.line.unlisted;
         let mut word = unlisted.load(Ordering::Relaxed);
         while let Err(now) = unlisted.compare_exchange(
@@ -64,7 +65,7 @@ impl<'a> Ranges<'a> {
         Ok(())
     }
 
-    /// Ends handler `index`, if it belongs to `space`, although somebody else has the lock, who
+    /// Ends handler `index`, if it belongs to `space`, although another thread has the lock, which
     /// then takes it out. Signals that are on their way may still come.
     pub fn orphan(&self, index: u16, space: u8) {
         let Some(entry) = self.handlers.get(usize::from(index)) else {
@@ -117,7 +118,8 @@ impl<'a> Ranges<'a> {
             if left > 0 {
                 return false;
             }
-            // Release: who finds the bit gone finds the blocks. Fails if another one was added.
+            // Release: a thread that finds the bit gone finds the blocks. Fails if another handler
+            // was added.
             let (listed, more) = (Ordering::AcqRel, Ordering::Relaxed);
             let taken_back = self
                 .line
