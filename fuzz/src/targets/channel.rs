@@ -5,8 +5,8 @@ use crate::memory::Words;
 use arbitrary::{Result, Unstructured};
 use portolan_abi::channel::{POSITIONS, Shape, Stamp};
 use portolan_shm::channel::{
-    Barriers, Channel, Finished, Head, Lagging, Look, Meta, Mode, Pen, ReaderEntry, Reading,
-    Signalling, Since, NotWritten,
+    Barriers, Channel, Finished, Head, Lagging, Look, Meta, Mode, NotWritten, Pen, ReaderEntry,
+    Reading, Signalling, Since,
 };
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

@@ -100,7 +100,7 @@ use std::sync::atomic::AtomicBool;
 /// let ready: Vec<_> = set.wait(Deadline::NEVER)?.collect();
 /// assert_eq!(ready, [other]);
 /// let port = set.get_mut(other).ok_or("not in the set")?;
-/// assert_eq!(port.try_receive(Access::Later)?.header(), b"hello");
+/// assert_eq!(port.receive(Access::Later, Deadline::NOW)?.header(), b"hello");
 /// assert!(set.wait(Deadline::NOW)?.is_empty());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
