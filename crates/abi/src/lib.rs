@@ -18,6 +18,7 @@
 //! | [`trace`] | the switch of a trace, and the words of an event |
 //! | [`channel`] | a channel's memory: stamps, metas, readers |
 //! | [`bridge`] | the memory and the records of a connection between two domains |
+//! | [`beside`] | what stands for a payload that goes beside a ring |
 //! | [`rpc`] | the packets of calls and answers |
 //! | [`sum`] | the checksum of units and packets |
 //! | [`handshake`] | the form of a request and its answer, which opens a connection |
@@ -35,6 +36,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod beside;
 pub mod bridge;
 pub mod channel;
 pub mod codec;

@@ -1,6 +1,7 @@
 //! The bytes of every record and the bits of every packed word, as they have been since the format
 //! has its version: a change here is a change of the format.
 
+use portolan_abi::beside::{CallParcel, ParcelStamp, SampleReference};
 use portolan_abi::bridge::{self, Form, FrameHeader};
 use portolan_abi::channel::{Lagging, ReaderState, WriterWord};
 use portolan_abi::connect::{ConnectAnswer, ConnectRequest, Grants, OfferKind, OfferName};
@@ -250,6 +251,20 @@ records! {
     }
     readies: Ready {
         Ready {} => "8: 50544d44 04",
+    }
+    parcel_stamps: ParcelStamp {
+        ParcelStamp { number: 0x1122_3344_5566_7788, writers: 0x0102_0304, has_parcel: true } =>
+            "16: 88776655 44332211 04030201 01",
+    }
+    call_parcels: CallParcel {
+        CallParcel { number: 0x1122_3344_5566_7788, call: 0x0102_0304_0506_0708 } =>
+            "16: 88776655 44332211 08070605 04030201",
+    }
+    sample_references: SampleReference {
+        SampleReference {
+            len: 0x1122_3344_5566_7788,
+            buffer: PortName { index: 0x0506, generation: 0x0102_0304 }.into(),
+        } => "16: 88776655 44332211 04030201 0605",
     }
     requests: Request {
         Request { number: 7, act: Act::Read, offset: 0x1122_3344_5566_7788, len: 0x1_0203, part: 1 } => "32: 50544d51 07000000 02000000 01000000 88776655 44332211 030201",

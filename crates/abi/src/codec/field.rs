@@ -27,11 +27,13 @@ pub struct Writer<'a> {
 
 impl<'a> Writer<'a> {
     /// Writes to these bytes, which are zeros.
+    #[inline]
     pub fn new(bytes: &'a mut [u8]) -> Self {
         Self { rest: bytes }
     }
 
     /// The next `count` bytes. There are as many, because a record has as many as its fields.
+    #[inline]
     fn next(&mut self, count: usize) -> &'a mut [u8] {
         let rest = std::mem::take(&mut self.rest);
         let (next, rest) = rest.split_at_mut(count.min(rest.len()));
@@ -40,23 +42,28 @@ impl<'a> Writer<'a> {
     }
 
     /// Writes bytes.
+    #[inline]
     pub fn bytes(&mut self, bytes: &[u8]) {
-        for (to, from) in self.next(bytes.len()).iter_mut().zip(bytes) {
-            *to = *from;
+        let to = self.next(bytes.len());
+        if to.len() == bytes.len() {
+            to.copy_from_slice(bytes);
         }
     }
 
     /// How many there are.
+    #[inline]
     pub fn left(&self) -> usize {
         self.rest.len()
     }
 
     /// Leaves reserved bytes out.
+    #[inline]
     pub fn reserved(&mut self, count: usize) {
         self.next(count);
     }
 
     /// Writes what a record begins with that says its version.
+    #[inline]
     pub fn opening(&mut self, magic: u32) {
         magic.put(self);
         FORMAT_VERSION.put(self);
@@ -75,6 +82,7 @@ pub struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     /// Reads these bytes.
+    #[inline]
     pub const fn new(bytes: &'a [u8]) -> Self {
         Self {
             rest: bytes,
@@ -84,11 +92,13 @@ impl<'a> Reader<'a> {
     }
 
     /// Whether all is read.
+    #[inline]
     pub const fn is_empty(&self) -> bool {
         self.rest.is_empty()
     }
 
     /// All that is not read, borrowed.
+    #[inline]
     pub const fn rest(&self) -> &'a [u8] {
         self.rest
     }
@@ -98,6 +108,7 @@ impl<'a> Reader<'a> {
     /// # Errors
     ///
     /// There are not as many.
+    #[inline]
     pub fn bytes(&mut self, count: usize) -> Result<&'a [u8], DecodeError> {
         let Some((next, rest)) = self.rest.split_at_checked(count) else {
             let (found, wanted) = (self.rest.len(), count);
@@ -106,6 +117,8 @@ impl<'a> Reader<'a> {
         self.rest = rest;
         Ok(next)
     }
+
+    #[inline]
 
     fn array<const N: usize>(&mut self) -> Result<[u8; N], DecodeError> {
         let mut array = [0; N];
@@ -118,6 +131,7 @@ impl<'a> Reader<'a> {
     /// # Errors
     ///
     /// No such value was written there.
+    #[inline]
     pub fn field<F: Field>(&mut self, name: &'static str) -> Result<F, DecodeError> {
         self.field = name;
         let value = F::get(self);
@@ -131,6 +145,7 @@ impl<'a> Reader<'a> {
     /// # Errors
     ///
     /// One of them is none.
+    #[inline]
     pub fn list<F: Field>(
         &mut self,
         name: &'static str,
@@ -140,6 +155,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The error that the field which is read has a value that no sender writes.
+    #[inline]
     pub const fn invalid(&self) -> DecodeError {
         DecodeError::Value { field: self.field }
     }
@@ -149,6 +165,7 @@ impl<'a> Reader<'a> {
     /// # Errors
     ///
     /// One is not.
+    #[inline]
     pub fn reserved(&mut self, count: usize) -> Result<(), DecodeError> {
         let zeros = self.bytes(count)?.iter().all(|byte| *byte == 0);
         let after = self.field;
@@ -160,6 +177,7 @@ impl<'a> Reader<'a> {
     /// # Errors
     ///
     /// It is neither yes nor no.
+    #[inline]
     pub fn has(&mut self, name: &'static str) -> Result<(), DecodeError> {
         self.present = self.field(name)?;
         Ok(())
@@ -170,6 +188,7 @@ impl<'a> Reader<'a> {
     /// # Errors
     ///
     /// It is another one.
+    #[inline]
     pub fn magic(&mut self, wanted: u32) -> Result<(), DecodeError> {
         match self.field("magic")? {
             found if found == wanted => Ok(()),
@@ -182,6 +201,7 @@ impl<'a> Reader<'a> {
     /// # Errors
     ///
     /// It is another one, or another version.
+    #[inline]
     pub fn opening(&mut self, magic: u32) -> Result<(), DecodeError> {
         self.magic(magic)?;
         match self.field("version")? {
@@ -196,9 +216,13 @@ macro_rules! numbers {
         $(impl Field for $number {
             const BYTES: usize = size_of::<Self>();
 
+            #[inline]
+
             fn put(&self, to: &mut Writer<'_>) {
                 to.bytes(&self.to_le_bytes());
             }
+
+            #[inline]
 
             fn get(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
                 from.array().map(Self::from_le_bytes)
@@ -213,9 +237,13 @@ numbers! { u8 u16 u32 u64 i32 }
 impl Field for usize {
     const BYTES: usize = 4;
 
+    #[inline]
+
     fn put(&self, to: &mut Writer<'_>) {
         u32::try_from(*self).unwrap_or(u32::MAX).put(to);
     }
+
+    #[inline]
 
     fn get(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
         let count = u32::get(from)?;
@@ -227,9 +255,13 @@ impl Field for usize {
 impl Field for bool {
     const BYTES: usize = 1;
 
+    #[inline]
+
     fn put(&self, to: &mut Writer<'_>) {
         u8::from(*self).put(to);
     }
+
+    #[inline]
 
     fn get(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
         match u8::get(from)? {
@@ -243,9 +275,13 @@ impl Field for bool {
 impl<F: Field + Copy + Default, const N: usize> Field for [F; N] {
     const BYTES: usize = N * F::BYTES;
 
+    #[inline]
+
     fn put(&self, to: &mut Writer<'_>) {
         self.iter().for_each(|item| item.put(to));
     }
+
+    #[inline]
 
     fn get(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
         let mut all = [F::default(); N];
@@ -259,10 +295,14 @@ impl<F: Field + Copy + Default, const N: usize> Field for [F; N] {
 impl<A: Field, B: Field> Field for (A, B) {
     const BYTES: usize = A::BYTES + B::BYTES;
 
+    #[inline]
+
     fn put(&self, to: &mut Writer<'_>) {
         self.0.put(to);
         self.1.put(to);
     }
+
+    #[inline]
 
     fn get(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
         Ok((A::get(from)?, B::get(from)?))
@@ -273,12 +313,16 @@ impl<A: Field, B: Field> Field for (A, B) {
 impl<F: Field> Field for Option<F> {
     const BYTES: usize = F::BYTES;
 
+    #[inline]
+
     fn put(&self, to: &mut Writer<'_>) {
         match self {
             Some(value) => value.put(to),
             None => to.reserved(F::BYTES),
         }
     }
+
+    #[inline]
 
     fn get(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
         if std::mem::take(&mut from.present) {

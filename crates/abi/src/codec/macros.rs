@@ -42,6 +42,7 @@ macro_rules! record {
                     $(+ $reserved)?
                 )*;
 
+            #[inline]
             fn put(&self, to: &mut $crate::codec::Writer<'_>) {
                 $($crate::codec::Field::put(&$magic, to);)?
                 $(to.opening($opens);)?
@@ -53,6 +54,7 @@ macro_rules! record {
                 )*
             }
 
+            #[inline]
             fn get(
                 from: &mut $crate::codec::Reader<'_>,
             ) -> Result<Self, $crate::codec::DecodeError> {
@@ -145,6 +147,7 @@ macro_rules! tagged {
                 most
             };
 
+            #[inline]
             fn put(&self, to: &mut $crate::codec::Writer<'_>) {
                 let after = to.left().saturating_sub(Self::BYTES);
                 match self {
@@ -162,6 +165,7 @@ macro_rules! tagged {
                 to.reserved(to.left() - after);
             }
 
+            #[inline]
             fn get(
                 from: &mut $crate::codec::Reader<'_>,
             ) -> Result<Self, $crate::codec::DecodeError> {
@@ -204,6 +208,7 @@ macro_rules! record_methods {
             $vis const BYTES: usize = <Self as $crate::codec::Field>::BYTES;
 
             /// The record's bytes.
+            #[inline]
             $vis fn encode(&self) -> [u8; Self::BYTES] {
                 let mut out = [0; Self::BYTES];
                 $crate::codec::Field::put(self, &mut $crate::codec::Writer::new(&mut out));
@@ -215,6 +220,7 @@ macro_rules! record_methods {
             /// # Errors
             ///
             /// [`DecodeError`](portolan_abi::codec::DecodeError): the bytes are no such record.
+            #[inline]
             $vis fn decode(bytes: &[u8]) -> Result<Self, $crate::codec::DecodeError> {
                 $crate::codec::Record::of_bytes(bytes)
             }
@@ -287,10 +293,12 @@ macro_rules! codes {
         impl $crate::codec::Field for $Name {
             const BYTES: usize = size_of::<$number>();
 
+            #[inline]
             fn put(&self, to: &mut $crate::codec::Writer<'_>) {
                 $crate::codec::Field::put(&(*self as $number), to);
             }
 
+            #[inline]
             fn get(
                 from: &mut $crate::codec::Reader<'_>,
             ) -> Result<Self, $crate::codec::DecodeError> {

@@ -193,6 +193,7 @@ pub trait Record: Field {
     /// # Errors
     ///
     /// [`DecodeError`].
+    #[inline]
     fn of_bytes(bytes: &[u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(bytes);
         // What is wrong at the beginning is said first (W3), and then what is wrong with the length.
