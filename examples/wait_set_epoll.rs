@@ -61,7 +61,7 @@ fn serve(set: &mut WaitSet) -> Outcome {
         let port = set
             .get_mut(token.of::<ReceiveRight>())
             .ok_or("not in the set")?;
-        while let Ok(message) = port.try_receive(Access::Later) {
+        while let Ok(message) = port.receive(Access::Later, Deadline::NOW) {
             let colour = port.name().unwrap_or_default();
             println!("{colour}: {}", String::from_utf8_lossy(message.header()));
         }

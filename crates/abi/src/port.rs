@@ -12,8 +12,8 @@ codes! {
     pub enum PortPhase: u8 {
         /// Free: a space may make a new port of it.
         Free = 0,
-        /// Being bound by its owner, or being made free again by it: no other space touches
-        /// the entry or what it names, but the host once that space is dead.
+        /// Being bound by its owner, or being made free again by it: no other space touches the entry
+        /// or what it names, but the host once that space is dead.
         Binding = 1,
         /// Receives messages.
         Open = 2,

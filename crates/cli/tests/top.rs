@@ -4,7 +4,7 @@
 mod shown;
 mod support;
 
-use portolan::{Access, Domain, Extent, Message, PortOptions, ReceiveRight, WhenFull};
+use portolan::{Access, Deadline, Domain, Extent, Message, PortOptions, ReceiveRight, WhenFull};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
@@ -174,7 +174,7 @@ fn one_snapshot_as_json_has_rates() {
             busy.send(20);
             while !stop.load(Ordering::Relaxed) {
                 busy.send(1);
-                drop(busy.port.try_receive(Access::Later).unwrap());
+                drop(busy.port.receive(Access::Later, Deadline::NOW).unwrap());
                 std::thread::sleep(Duration::from_millis(1));
             }
         });

@@ -251,10 +251,10 @@ fn an_export_that_is_notified_of() {
     let (mut set, export) = all.unwrap();
     assert_eq!(set.wait(patience).unwrap().next(), Some(token.any()));
     let notifications = set.get_mut(token).unwrap();
-    let note = notifications.poll().unwrap();
+    let note = notifications.wait(Deadline::NOW);
     assert!(matches!(
         note,
-        Some(Notification::Written {
+        Ok(Notification::Written {
             offset: 8,
             len: 8,
             ..

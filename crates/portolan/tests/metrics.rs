@@ -5,7 +5,7 @@ use metrics::{
     Counter, CounterFn, Gauge, GaugeFn, Histogram, Key, KeyName, Metadata, Recorder, SharedString,
     Unit,
 };
-use portolan::{Access, Domain, Message, PortOptions, SendError, WhenFull};
+use portolan::{Access, Deadline, Domain, Message, PortOptions, SendError, WhenFull};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
@@ -123,7 +123,7 @@ fn a_survey_becomes_counters_and_gauges_with_names_and_units() {
         message
     };
     right.send(message(5000), WhenFull::Fail).unwrap();
-    drop(port.try_receive(Access::Later).unwrap());
+    drop(port.receive(Access::Later, Deadline::NOW).unwrap());
     right.send(message(100), WhenFull::Fail).unwrap();
     while right.send(Message::default(), WhenFull::Fail).is_ok() {}
     let full = right.send(Message::default(), WhenFull::Fail).unwrap_err();
@@ -159,7 +159,7 @@ fn a_survey_becomes_counters_and_gauges_with_names_and_units() {
     assert!(depth >= 1.0);
 
     // The next survey: counters go on, gauges follow.
-    while let Ok(message) = port.try_receive(Access::Later) {
+    while let Ok(message) = port.receive(Access::Later, Deadline::NOW) {
         drop(message);
     }
     let held = domain.allocate(8192).unwrap();

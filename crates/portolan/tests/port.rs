@@ -26,7 +26,7 @@ fn headers_of_every_length_arrive() -> Outcome {
             right.send(domain.message(&header)?, WhenFull::Fail)?;
             for _ in 0..2 {
                 assert_eq!(
-                    port.try_receive(Access::Later)?.header(),
+                    port.receive(Access::Later, Deadline::NOW)?.header(),
                     header,
                     "{len} bytes, {inline} inline"
                 );
@@ -55,13 +55,13 @@ fn extents_move_and_keep_their_address() -> Outcome {
     let mut message = Message::new(b"h")?;
     message.push(extent)?;
     right.send(message, WhenFull::Fail)?;
-    let mut message = port.try_receive(Access::Now)?;
+    let mut message = port.receive(Access::Now, Deadline::NOW)?;
     assert_eq!(message.extents()[0].address(), address);
     assert!(message.extents()[0].iter().all(|b| *b == 7));
     // Changed in place and sent on, without a copy.
     message.extents_mut()[0][9_999] = 8;
     right.send(message, WhenFull::Fail)?;
-    let message = port.try_receive(Access::Later)?;
+    let message = port.receive(Access::Later, Deadline::NOW)?;
     assert_eq!(
         (message.extents()[0].address(), message.extents()[0][9_999]),
         (address, 8)
@@ -81,7 +81,7 @@ fn a_message_is_one_byte_sequence() -> Outcome {
         message.push(extent)?;
     }
     right.send(message, WhenFull::Fail)?;
-    let mut message = port.try_receive(Access::Now)?;
+    let mut message = port.receive(Access::Now, Deadline::NOW)?;
     assert_eq!(message.len(), 4096 + 1 + 70_000 + 33);
     assert_eq!(message.at(4096), Some(&[1][..]));
     assert_eq!(message.at(4097).map(|s| (s.len(), s[0])), Some((70_000, 2)));
@@ -124,7 +124,7 @@ fn many_extents_and_rights_travel_in_one_message() -> Outcome {
     assert_eq!(refused.why, MessageError::Rights { limit: 64 });
     drop(refused);
     right.send(message, WhenFull::Fail)?;
-    let mut message = port.try_receive(Access::Now)?;
+    let mut message = port.receive(Access::Now, Deadline::NOW)?;
     assert_eq!(message.header(), [5; 4096]);
     assert!(
         message
@@ -149,7 +149,7 @@ fn memory_flows_back_in_a_one_way_stream() -> Outcome {
         message.push(extent)?;
         right.send(message, WhenFull::Fail)?;
         if round >= 2 {
-            let message = port.try_receive(Access::Later)?;
+            let message = port.receive(Access::Later, Deadline::NOW)?;
             assert_eq!(message.at(0).unwrap()[..4], (round - 2).to_le_bytes());
         }
     }
@@ -226,18 +226,24 @@ fn rights_travel_and_dead_names_are_errors() -> Outcome {
     message.attach(other.make_send())?;
     message.attach(other.make_send_once())?;
     to_inbox.send(message, WhenFull::Fail)?;
-    let mut rights = inbox.try_receive(Access::Later)?.take_rights();
+    let mut rights = inbox.receive(Access::Later, Deadline::NOW)?.take_rights();
     let (Some(Right::SendOnce(once)), Some(Right::Send(right))) = (rights.pop(), rights.pop())
     else {
         panic!("two rights")
     };
     right.send(Message::new(b"many")?, WhenFull::Fail)?;
     once.send(Message::new(b"once")?)?;
-    assert_eq!(other.try_receive(Access::Later)?.header(), b"many");
-    assert_eq!(other.try_receive(Access::Later)?.header(), b"once");
+    assert_eq!(
+        other.receive(Access::Later, Deadline::NOW)?.header(),
+        b"many"
+    );
+    assert_eq!(
+        other.receive(Access::Later, Deadline::NOW)?.header(),
+        b"once"
+    );
     drop(other.make_send_once());
     assert_eq!(
-        other.try_receive(Access::Later)?.notice(),
+        other.receive(Access::Later, Deadline::NOW)?.notice(),
         Some(Notice::SendOnceDropped)
     );
     drop(other);
@@ -251,7 +257,7 @@ fn rights_travel_and_dead_names_are_errors() -> Outcome {
     let mut next = domain.bind(PortOptions::unnamed())?;
     assert!(right.send(Message::default(), WhenFull::Fail).is_err());
     assert!(matches!(
-        next.try_receive(Access::Later),
+        next.receive(Access::Later, Deadline::NOW),
         Err(ReceiveError::TimedOut)
     ));
     Ok(())
@@ -267,22 +273,28 @@ fn a_moved_receive_right_takes_its_queue_along() -> Outcome {
     for i in 0..5u8 {
         right.send(Message::new(&[i])?, WhenFull::Fail)?;
     }
-    assert_eq!(port.try_receive(Access::Later)?.header(), [0]);
+    assert_eq!(port.receive(Access::Later, Deadline::NOW)?.header(), [0]);
     let mut message = Message::default();
     message.attach(port)?;
     to_inbox.send(message, WhenFull::Fail)?;
     // While it travels, messages queue.
     right.send(Message::new(&[5])?, WhenFull::Fail)?;
-    let Some(Right::Receive(mut port)) = inbox.try_receive(Access::Later)?.take_rights().pop()
+    let Some(Right::Receive(mut port)) = inbox
+        .receive(Access::Later, Deadline::NOW)?
+        .take_rights()
+        .pop()
     else {
         panic!("a receive right")
     };
     for i in 1..6u8 {
-        assert_eq!(port.try_receive(Access::Later)?.header(), [i]);
+        assert_eq!(port.receive(Access::Later, Deadline::NOW)?.header(), [i]);
     }
     for round in 0..20u8 {
         right.send(Message::new(&[round])?, WhenFull::Fail)?;
-        assert_eq!(port.try_receive(Access::Later)?.header(), [round]);
+        assert_eq!(
+            port.receive(Access::Later, Deadline::NOW)?.header(),
+            [round]
+        );
     }
     // A receive right in a message that is not taken closes its port.
     let mut message = Message::default();
@@ -302,7 +314,7 @@ fn no_more_senders_and_death_are_told_when_asked() -> Outcome {
     port.request_no_more_senders();
     drop(right);
     assert!(matches!(
-        port.try_receive(Access::Later),
+        port.receive(Access::Later, Deadline::NOW),
         Err(ReceiveError::TimedOut)
     ));
     // In a message it still counts.
@@ -311,13 +323,16 @@ fn no_more_senders_and_death_are_told_when_asked() -> Outcome {
     message.attach(second)?;
     carrier.make_send().send(message, WhenFull::Fail)?;
     assert_eq!(port.senders(), 1);
-    assert!(port.try_receive(Access::Later).is_err());
-    drop(carrier.try_receive(Access::Later)?);
+    assert!(port.receive(Access::Later, Deadline::NOW).is_err());
+    drop(carrier.receive(Access::Later, Deadline::NOW)?);
     assert_eq!(
-        port.try_receive(Access::Later)?.notice(),
+        port.receive(Access::Later, Deadline::NOW)?.notice(),
         Some(Notice::NoMoreSenders)
     );
-    assert!(port.try_receive(Access::Later).is_err(), "told once");
+    assert!(
+        port.receive(Access::Later, Deadline::NOW).is_err(),
+        "told once"
+    );
 
     let mut notify = domain.bind(PortOptions::unnamed())?;
     let right = port.make_send();
@@ -326,7 +341,11 @@ fn no_more_senders_and_death_are_told_when_asked() -> Outcome {
     drop(port);
     right.watch(&notify, 43)?;
     let mut tokens: Vec<_> = (0..3)
-        .map(|_| notify.try_receive(Access::Later).map(|m| m.notice()))
+        .map(|_| {
+            notify
+                .receive(Access::Later, Deadline::NOW)
+                .map(|m| m.notice())
+        })
         .collect::<Result<_, _>>()?;
     tokens.sort_by_key(|n| format!("{n:?}"));
     assert_eq!(
@@ -345,10 +364,10 @@ fn the_last_send_right_may_end_in_a_port_that_closes() -> Outcome {
     message.attach(port.make_send())?;
     port.request_no_more_senders();
     carrier.make_send().send(message, WhenFull::Fail)?;
-    assert!(port.try_receive(Access::Later).is_err());
+    assert!(port.receive(Access::Later, Deadline::NOW).is_err());
     drop(carrier);
     assert_eq!(
-        port.try_receive(Access::Later)?.notice(),
+        port.receive(Access::Later, Deadline::NOW)?.notice(),
         Some(Notice::NoMoreSenders)
     );
     Ok(())
@@ -487,19 +506,25 @@ fn the_most_urgent_message_comes_first() -> Outcome {
             Some(Urgency::Deadline(start + Duration::from_secs(1))),
         )?;
         send(b"high", Some(Urgency::Priority(9)))?;
-        assert_eq!(port.try_receive(Access::Later)?.header(), b"early");
+        assert_eq!(
+            port.receive(Access::Later, Deadline::NOW)?.header(),
+            b"early"
+        );
         send(b"none 2", None)?;
         for expected in [&b"late"[..], b"high", b"low", b"none", b"none 2"] {
-            assert_eq!(port.try_receive(Access::Later)?.header(), expected);
+            assert_eq!(
+                port.receive(Access::Later, Deadline::NOW)?.header(),
+                expected
+            );
         }
     }
     // Full of messages that wait for a more urgent one.
     let sent = (0..100).take_while(|_| send(b"x", None).is_ok()).count();
     assert!((7..=16).contains(&sent), "{sent}");
     for _ in 0..sent {
-        assert_eq!(port.try_receive(Access::Later)?.header(), b"x");
+        assert_eq!(port.receive(Access::Later, Deadline::NOW)?.header(), b"x");
     }
-    assert!(port.try_receive(Access::Later).is_err());
+    assert!(port.receive(Access::Later, Deadline::NOW).is_err());
     Ok(())
 }
 
@@ -652,6 +677,9 @@ fn dead_names_leave_the_next_port_of_their_entry_room() -> Outcome {
     }
     port.make_send()
         .send(Message::new(b"room")?, WhenFull::Fail)?;
-    assert_eq!(port.try_receive(Access::Later)?.header(), b"room");
+    assert_eq!(
+        port.receive(Access::Later, Deadline::NOW)?.header(),
+        b"room"
+    );
     Ok(())
 }

@@ -20,14 +20,16 @@ fn a_dead_name_that_is_dropped_tells_the_next_port_nothing() {
     port.request_no_more_senders();
     assert_eq!(port.senders(), 1);
     drop(dead);
-    let got = port.try_receive(Access::Later).map(|m| m.notice());
+    let got = port
+        .receive(Access::Later, Deadline::NOW)
+        .map(|m| m.notice());
     assert!(
         got.is_err(),
         "told that no senders are left, and there is one"
     );
     live.send(Message::new(b"still here").unwrap(), WhenFull::Fail)
         .unwrap();
-    let message = port.try_receive(Access::Later).unwrap();
+    let message = port.receive(Access::Later, Deadline::NOW).unwrap();
     assert_eq!(message.header(), b"still here");
 }
 
@@ -45,7 +47,9 @@ fn ports_that_follow_one_another_are_told_only_of_themselves() {
             let right = port.make_send();
             port.request_no_more_senders();
             for _ in 0..3 {
-                let got = port.try_receive(Access::Later).map(|m| m.notice());
+                let got = port
+                    .receive(Access::Later, Deadline::NOW)
+                    .map(|m| m.notice());
                 assert!(got.is_err(), "{got:?}, and a right is held");
             }
             drop(port);
@@ -62,13 +66,13 @@ fn a_notice_does_not_come_if_there_is_a_sender_again() {
     port.request_no_more_senders();
     // Told; before it is taken there is a sender.
     let right = port.make_send();
-    assert!(port.try_receive(Access::Later).is_err());
+    assert!(port.receive(Access::Later, Deadline::NOW).is_err());
     drop(right);
-    let message = port.try_receive(Access::Later).unwrap();
+    let message = port.receive(Access::Later, Deadline::NOW).unwrap();
     assert_eq!(message.notice(), Some(Notice::NoMoreSenders));
     // Once.
     drop(port.make_send());
-    assert!(port.try_receive(Access::Later).is_err());
+    assert!(port.receive(Access::Later, Deadline::NOW).is_err());
 }
 
 #[test]
@@ -189,7 +193,7 @@ fn the_most_urgent_of_many_comes_first() {
     // The higher priority first, and of one priority in the order of sending.
     expected.sort_by_key(|(priority, number)| (std::cmp::Reverse(*priority), *number));
     for (at, (priority, number)) in expected.iter().enumerate() {
-        let message = port.try_receive(Access::Later).unwrap();
+        let message = port.receive(Access::Later, Deadline::NOW).unwrap();
         assert_eq!(
             message.header(),
             number.to_le_bytes(),
@@ -197,5 +201,5 @@ fn the_most_urgent_of_many_comes_first() {
         );
     }
     assert_eq!(port.depth(), 0);
-    assert!(port.try_receive(Access::Later).is_err());
+    assert!(port.receive(Access::Later, Deadline::NOW).is_err());
 }

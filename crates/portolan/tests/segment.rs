@@ -252,7 +252,7 @@ mod deaths {
             let mut child = portolan_testkit::spawn("deaths::victim", &[&name, mark]);
             let mut received: Vec<Segment> = vec![];
             until(mark, || {
-                while let Ok(mut message) = inbox.try_receive(Access::Now) {
+                while let Ok(mut message) = inbox.receive(Access::Now, Deadline::NOW) {
                     for right in message.take_rights() {
                         let Right::Segment(segment) = right else {
                             panic!("{right:?}")

@@ -4,10 +4,10 @@
 use crate::stranger::{accepted, address, by, connect, descriptor, long, taken, until};
 use arbitrary::{Result, Unstructured};
 use portolan::vmmc::{
-    Export, ExportMemory, ExportOptions, Import, Notification, Notifications, OrdinaryMemory,
-    Reach, UpdateError,
+    Export, ExportMemory, ExportOptions, Import, Notification, NotificationError, Notifications,
+    OrdinaryMemory, Reach, UpdateError,
 };
-use portolan::{Domain, Permissions};
+use portolan::{Deadline, Domain, Permissions};
 use portolan_abi::connect::{ConnectAnswer, OfferKind};
 use portolan_abi::delegate::{Act, Capability, Outcome, PARTS, Ready, Reply, Request, STAGING};
 use portolan_abi::limits::PAGE;
@@ -135,14 +135,14 @@ impl Place {
         let mut hello = false;
         // A stranger may post for ever, and does not.
         for _ in 0..4 * notification_page::NOTES {
-            match self.notifications.poll() {
-                Ok(None) => break,
-                Ok(Some(Notification::Written { offset, len, .. })) => {
+            match self.notifications.wait(Deadline::NOW) {
+                Err(NotificationError::TimedOut) => break,
+                Ok(Notification::Written { offset, len, .. }) => {
                     let end = offset.checked_add(len);
                     assert!(offset >= RANGE.0 && end.is_some_and(|end| end <= RANGE.0 + RANGE.1));
                     hello |= (offset, len) == (THERE, HELLO.len());
                 }
-                Ok(Some(Notification::Several { .. })) => {}
+                Ok(Notification::Several { .. }) => {}
                 Err(error) => panic!("the exporter's own: {error}"),
             }
         }

@@ -21,7 +21,7 @@ pub enum ChannelError {
     /// The caller's: a reliable channel has one writer.
     #[error("a reliable channel has one writer: make one for each, or leave out `reliable`")]
     ManyReliable,
-    /// The caller's: a raw channel has one writer, who waits for nobody.
+    /// The caller's: a raw channel has one writer, which waits for no reader.
     #[error("a raw channel has one writer and no flow control: leave out the rest, or `raw`")]
     RawReliable,
     /// The channel's memory, or a port for parcels, was not to be had.
@@ -55,7 +55,7 @@ pub enum ChannelError {
     /// The caller's: a raw channel takes frames, another one messages.
     #[error("the channel is {0}: use {1}")]
     WrongKind(&'static str, &'static str),
-    /// The state's: nobody sends parcels on this channel.
+    /// The state's: no writer sends parcels on this channel.
     #[error("nobody sends parcels on this channel: {0}")]
     NoWriter(#[source] ConnectError),
     /// See [`Disowned`].

@@ -212,7 +212,7 @@ pub enum ClientError {
     /// It cannot be called.
     #[error(transparent)]
     Write(#[from] WriteError),
-    /// Nobody is called over a channel under this name; or none was made; or one that was made is
+    /// No channel of this name is there to call a server over; or none was made; or one that was made is
     /// taken.
     #[error(transparent)]
     Channel(#[from] ChannelError),

@@ -177,7 +177,11 @@ impl Beside {
             .unwrap();
         let came = self.port.receive(Default::default(), long()).unwrap();
         is_message(&came, self.sent, &lengths);
-        assert!(self.port.try_receive(Default::default()).is_err());
+        assert!(
+            self.port
+                .receive(Default::default(), Deadline::NOW)
+                .is_err()
+        );
     }
 }
 

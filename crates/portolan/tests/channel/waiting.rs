@@ -53,7 +53,7 @@ fn readers_and_ports_are_waited_for_together() {
                 None => drop(
                     set.get_mut(port)
                         .unwrap()
-                        .try_receive(Access::Later)
+                        .receive(Access::Later, Deadline::NOW)
                         .unwrap(),
                 ),
             }

@@ -30,7 +30,7 @@ fn pages_open_by_touch_or_at_once() -> Outcome {
     for size in SIZES {
         for access in [Access::Later, Access::Now] {
             right.send(with(&domain, b"", &[size], 7), WhenFull::Fail)?;
-            let message = port.try_receive(access)?;
+            let message = port.receive(access, Deadline::NOW)?;
             let address = message.extents()[0].address();
             assert_eq!(is_open(address), access == Access::Now, "{size}");
             if access == Access::Now {

@@ -42,7 +42,7 @@ fn the_receiver_has_its_own() -> Outcome {
             let message = with(&domain, &header, 5)?;
             let (sent, words) = (addresses(&message), message.header().as_ptr());
             right.send(message, WhenFull::Fail)?;
-            let message = port.try_receive(Access::Now)?;
+            let message = port.receive(Access::Now, Deadline::NOW)?;
             assert_eq!(message.header(), header);
             assert!(message.slices().all(|s| s.iter().all(|b| *b == 5)));
             assert_eq!(message.len(), 5100 + (3 << 20));

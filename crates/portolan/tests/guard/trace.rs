@@ -2,7 +2,8 @@
 
 use crate::child::{Child, unique};
 use portolan::{
-    Access, Domain, Event, EventKind, Message, PortOptions, Protection, TraceOptions, WhenFull,
+    Access, Deadline, Domain, Event, EventKind, Message, PortOptions, Protection, TraceOptions,
+    WhenFull,
 };
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
@@ -27,7 +28,7 @@ fn first_touches_are_seen_and_opening_at_once_is_too() -> Outcome {
             right.send(message, WhenFull::Fail)?;
             let mut events: Vec<Event> = Vec::new();
             trace.drain(drop)?;
-            let message = port.try_receive(access)?;
+            let message = port.receive(access, Deadline::NOW)?;
             let sum: usize = message.extents()[0].iter().map(|b| usize::from(*b)).sum();
             std::hint::black_box(sum);
             trace.drain(|event| events.push(event))?;

@@ -353,7 +353,7 @@ fn a_wait_set_waits_for_a_listener_beside_a_port_and_a_channel() {
                 0 => {
                     assert_eq!(ready, [port]);
                     let port = set.get_mut(port).unwrap();
-                    let message = port.try_receive(Access::Later).unwrap();
+                    let message = port.receive(Access::Later, Deadline::NOW).unwrap();
                     assert_eq!(message.header(), b"m");
                 }
                 1 => {

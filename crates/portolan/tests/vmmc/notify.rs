@@ -50,9 +50,23 @@ pub(crate) fn offset(note: Notification) -> usize {
     }
 }
 
+/// No notification is there.
+const NOTHING: Result<Notification, NotificationError> = Err(NotificationError::TimedOut);
+
+/// The next notification, if one is there.
+fn there(notifications: &mut Notifications) -> Option<Notification> {
+    match notifications.wait(Deadline::NOW) {
+        Ok(notification) => Some(notification),
+        Err(why) => {
+            assert_eq!(Err(why), NOTHING);
+            None
+        }
+    }
+}
+
 /// The numbers of all notes that are there.
 fn numbers(notifications: &mut Notifications) -> Vec<usize> {
-    let all = std::iter::from_fn(|| notifications.poll().unwrap());
+    let all = std::iter::from_fn(|| there(notifications));
     all.map(|note| offset(note) / 8).collect()
 }
 
@@ -82,7 +96,7 @@ fn a_note_comes_behind_its_data_and_in_order() {
     }
     assert_eq!(importer.answer(), "done");
     assert_eq!(seen, COUNT, "with {several} that stand for more");
-    assert_eq!(notifications.poll(), Ok(None));
+    assert_eq!(notifications.wait(Deadline::NOW), NOTHING);
     assert_eq!(notifications.garbled(), 0);
 }
 
@@ -110,10 +124,10 @@ fn what_has_no_room_is_counted() {
     let mut importer = Child::importer(&name);
     assert_eq!(importer.ask("notify each 1 300"), "done");
     for number in 1..=notification_page::NOTES {
-        let note = notifications.poll().unwrap().unwrap();
+        let note = notifications.wait(Deadline::NOW).unwrap();
         assert_eq!(offset(note), number * 8);
     }
-    let rest = notifications.poll().unwrap();
+    let rest = there(&mut notifications);
     let lost = 300 - notification_page::NOTES as u64;
     assert!(
         matches!(rest, Some(Notification::Several { count, .. }) if count == lost),
@@ -131,7 +145,7 @@ fn blocked_notes_wait() {
     let mut importer = Child::importer(&name);
     notifications.block();
     assert_eq!(importer.ask("notify each 1 3"), "done");
-    assert_eq!(notifications.poll(), Ok(None));
+    assert_eq!(notifications.wait(Deadline::NOW), NOTHING);
     let short = Duration::from_millis(20);
     assert_eq!(notifications.wait(short), Err(NotificationError::TimedOut));
     notifications.unblock();
@@ -150,7 +164,7 @@ fn discarded_notes_are_gone_and_those_before_are_not() {
     assert_eq!(importer.ask("notify each 3 2"), "done");
     assert_eq!(numbers(&mut notifications), [1, 2]);
     notifications.accept();
-    assert_eq!(notifications.poll(), Ok(None));
+    assert_eq!(notifications.wait(Deadline::NOW), NOTHING);
     assert_eq!(importer.ask("notify each 5 2"), "done");
     assert_eq!(numbers(&mut notifications), [5, 6]);
 }
@@ -163,7 +177,7 @@ fn without_anybody_who_listens_notes_are_ignored() {
     assert_eq!(importer.ask("notify each 1 200"), "done");
     assert_eq!(memory.load_acquire(1600).unwrap(), 200);
     let mut notifications = export.notifications().unwrap();
-    assert_eq!(notifications.poll(), Ok(None));
+    assert_eq!(notifications.wait(Deadline::NOW), NOTHING);
     assert_eq!(
         export.notifications().unwrap_err(),
         NotificationError::Taken
@@ -195,7 +209,7 @@ fn notes_lie_where_writes_may() {
         Err(UpdateError::OutOfBounds { .. })
     ));
     import.notify(64, 64).unwrap();
-    let note = notifications.poll().unwrap().unwrap();
+    let note = notifications.wait(Deadline::NOW).unwrap();
     assert!(matches!(
         note,
         Notification::Written {
@@ -204,7 +218,7 @@ fn notes_lie_where_writes_may() {
             ..
         }
     ));
-    assert_eq!(notifications.poll(), Ok(None));
+    assert_eq!(notifications.wait(Deadline::NOW), NOTHING);
 
     let read = ExportMemory::new(4096).unwrap();
     let options = ExportOptions::new(Reach::Read);
@@ -230,12 +244,12 @@ fn a_killed_importer_leaves_its_notes() {
         for number in 1..=notification_page::NOTES {
             assert_eq!(offset(notifications.wait(PATIENCE).unwrap()), number * 8);
         }
-        let rest = notifications.poll().unwrap();
+        let rest = there(&mut notifications);
         assert!(
             matches!(rest, Some(Notification::Several { count: 72, .. })),
             "{rest:?}"
         );
-        assert_eq!(notifications.poll(), Ok(None));
+        assert_eq!(notifications.wait(Deadline::NOW), NOTHING);
     }
 }
 
@@ -262,7 +276,11 @@ fn who_waits_for_an_export_that_ends_is_told() {
     let waiting = std::thread::spawn(move || {
         first.send(notifications.wait(PATIENCE)).unwrap();
         let ended = notifications.wait(PATIENCE);
-        (ended, notifications.poll(), notifications.wait(PATIENCE))
+        (
+            ended,
+            notifications.wait(Deadline::NOW),
+            notifications.wait(PATIENCE),
+        )
     });
     assert_eq!(importer.ask("notify each 1 1"), "done");
     assert_eq!(offset(seen.recv().unwrap().unwrap()), 8);
@@ -284,7 +302,10 @@ fn what_was_posted_before_the_end_is_handed_out_after_it() {
     for number in 1..=3 {
         assert_eq!(offset(notifications.wait(PATIENCE).unwrap()), number * 8);
     }
-    assert_eq!(notifications.poll(), Err(NotificationError::Ended));
+    assert_eq!(
+        notifications.wait(Deadline::NOW),
+        Err(NotificationError::Ended)
+    );
 }
 
 /// Posts nonsense, and sends wakes, until it is told to stop.
@@ -354,7 +375,7 @@ fn importers_that_post_nonsense_and_ring_for_ever_harm_nobody() {
         }
         assert_eq!(importer.answer(), "done");
         until("nonsense has come", || {
-            let _ = notifications.poll();
+            let _ = notifications.wait(Deadline::NOW);
             notifications.garbled() > 0
         });
         stop.store(true, Ordering::Relaxed);
@@ -399,7 +420,10 @@ fn a_descriptor_is_readable_until_there_is_nothing_more() {
         let order = format!("notify each {} 2", round * 2);
         assert_eq!(importer.ask(&order), "done");
         assert!(readable(Instant::now() + PATIENCE));
-        assert_eq!(offset(notifications.poll().unwrap().unwrap()), round * 16);
+        assert_eq!(
+            offset(notifications.wait(Deadline::NOW).unwrap()),
+            round * 16
+        );
         assert!(readable(Instant::now()), "there is one more");
         assert_eq!(numbers(&mut notifications), [round * 2 + 1]);
         assert!(!readable(Instant::now()));
@@ -414,7 +438,10 @@ fn a_descriptor_is_readable_until_there_is_nothing_more() {
     assert_eq!(numbers(&mut notifications), [1]);
     export.unexport().unwrap();
     assert!(readable(Instant::now()));
-    assert_eq!(notifications.poll(), Err(NotificationError::Ended));
+    assert_eq!(
+        notifications.wait(Deadline::NOW),
+        Err(NotificationError::Ended)
+    );
     assert!(readable(Instant::now()));
 }
 
@@ -432,7 +459,7 @@ fn an_address_is_signalled_and_its_handler_gets_the_notes() {
     let (tell, told) = mpsc::channel();
     let here = segment.address()..segment.address() + 1;
     let on = listener.on(here, move |_| {
-        while let Ok(Some(note)) = notifications.poll() {
+        while let Ok(note) = notifications.wait(Deadline::NOW) {
             let number = memory.load_acquire(offset(note)).unwrap();
             memory.store_release(0, number).unwrap();
             tell.send(number).unwrap();
@@ -464,9 +491,9 @@ fn flushes_of_automatic_update_notify() {
     );
     let mut next = |importer: &mut Child, order: &str| {
         assert_eq!(importer.ask(order), "done");
-        match notifications.poll().unwrap() {
+        match there(&mut notifications) {
             Some(Notification::Written { offset, len, .. }) => {
-                assert_eq!(notifications.poll(), Ok(None));
+                assert_eq!(notifications.wait(Deadline::NOW), NOTHING);
                 Some((offset, len))
             }
             None => None,
@@ -519,7 +546,7 @@ fn notes_of_all_importers_come_in_turn() {
         let mut turn: Vec<u32> = importers
             .iter()
             .map(|_| {
-                let note = notifications.poll().unwrap().unwrap();
+                let note = notifications.wait(Deadline::NOW).unwrap();
                 note.importer().process()
             })
             .collect();
@@ -529,8 +556,5 @@ fn notes_of_all_importers_come_in_turn() {
         turn.dedup();
         assert_eq!(turn.len(), before, "one had two turns");
     }
-    assert_eq!(
-        std::iter::from_fn(|| notifications.poll().unwrap()).count(),
-        1
-    );
+    assert_eq!(std::iter::from_fn(|| there(&mut notifications)).count(), 1);
 }

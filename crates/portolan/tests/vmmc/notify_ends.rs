@@ -49,7 +49,7 @@ fn ordinary_memory_has_notifications_too() {
     importer.kill();
     until("it is forgotten", || export.importers() == 0);
     for number in 1..=3 {
-        let note = notifications.poll().unwrap().unwrap();
+        let note = notifications.wait(Deadline::NOW).unwrap();
         assert_eq!(of(&importer, note), number * 8);
     }
     let mut late = Child::importer(&name);
@@ -60,7 +60,7 @@ fn ordinary_memory_has_notifications_too() {
 
 /// What the forked child of an exporter has of the notifications.
 pub(crate) fn in_child(notifications: &mut Notifications) -> String {
-    let polled = notifications.poll();
+    let polled = notifications.wait(Deadline::NOW);
     let waited = notifications.wait(Deadline::NEVER);
     notifications.block();
     notifications.discard();
@@ -100,7 +100,10 @@ fn a_forked_child_of_an_importer_notifies_of_nothing() {
     let forked = importer.ask("fork notifying");
     let (pid, said) = forked.split_once(' ').unwrap();
     assert_eq!(said, "Err(Disowned(Forked)) Err(Disowned(Forked))");
-    assert_eq!(notifications.poll(), Ok(None));
+    assert_eq!(
+        notifications.wait(Deadline::NOW),
+        Err(NotificationError::TimedOut)
+    );
     assert_eq!(importer.ask("notify each 1 1"), "done");
     let note = notifications.wait(PATIENCE).unwrap();
     assert_eq!(of(&importer, note), 8);
@@ -119,12 +122,12 @@ fn what_an_importer_posted_before_it_became_another_program_is_handed_out() {
     importer.tell("exec");
     until("it is forgotten", || export.importers() == 0);
     for number in 1..=notification_page::NOTES {
-        let note = notifications.poll().unwrap().unwrap();
+        let note = notifications.wait(Deadline::NOW).unwrap();
         assert_eq!(of(&importer, note), number * 8);
     }
-    let rest = notifications.poll().unwrap();
+    let rest = notifications.wait(Deadline::NOW);
     assert!(
-        matches!(rest, Some(Notification::Several { count: 72, .. })),
+        matches!(rest, Ok(Notification::Several { count: 72, .. })),
         "{rest:?}"
     );
 }

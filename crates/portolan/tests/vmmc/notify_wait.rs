@@ -23,7 +23,10 @@ fn a_wait_set_names_what_importers_notify_of() {
         let named: Vec<_> = set.wait(PATIENCE).unwrap().collect();
         assert_eq!(named, [token]);
         let notifications = set.get_mut(token).unwrap();
-        assert_eq!(offset(notifications.poll().unwrap().unwrap()), number * 8);
+        assert_eq!(
+            offset(notifications.wait(Deadline::NOW).unwrap()),
+            number * 8
+        );
         memory.store_release(0, number as u64).unwrap();
     }
     assert_eq!(importer.answer(), "done");
@@ -40,7 +43,7 @@ fn a_wait_set_names_what_importers_notify_of() {
     // In the set or out of it, they are what they are.
     let mut notifications = set.remove(token).unwrap();
     assert!(set.remove(token).is_none());
-    assert_eq!(offset(notifications.poll().unwrap().unwrap()), 8);
+    assert_eq!(offset(notifications.wait(Deadline::NOW).unwrap()), 8);
     assert_eq!(importer.ask("notify each 2 1"), "done");
     assert_eq!(offset(notifications.wait(PATIENCE).unwrap()), 16);
     assert!(set.wait(short).unwrap().is_empty());
@@ -53,7 +56,10 @@ fn a_wait_set_names_what_importers_notify_of() {
         assert_eq!(waits.join().unwrap(), Some(token.any()));
     });
     let notifications = set.get_mut(token).unwrap();
-    assert_eq!(notifications.poll(), Err(NotificationError::Ended));
+    assert_eq!(
+        notifications.wait(Deadline::NOW),
+        Err(NotificationError::Ended)
+    );
 }
 
 #[test]

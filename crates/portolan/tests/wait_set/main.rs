@@ -90,7 +90,7 @@ fn send(right: &SendRight, text: &str) {
 }
 
 fn take(port: &mut ReceiveRight) -> Result<String, ReceiveError> {
-    let message = port.try_receive(Access::Later)?;
+    let message = port.receive(Access::Later, Deadline::NOW)?;
     Ok(message.notice().map_or_else(
         || String::from_utf8_lossy(message.header()).into_owned(),
         |notice| format!("{notice:?}"),

@@ -76,17 +76,17 @@ impl Notes {
         mut is_there: impl FnMut(usize, u64) -> Result<(), String>,
     ) -> Result<(), String> {
         for _ in 0..BATCH {
-            let next = match std::mem::take(&mut waits) {
-                true => self.notifications.wait(Deadline::after(SHORT)).map(Some),
-                false => self.notifications.poll(),
+            let until = match std::mem::take(&mut waits) {
+                true => Deadline::after(SHORT),
+                false => Deadline::NOW,
             };
-            let (offset, len) = match next {
-                Ok(Some(Notification::Written { offset, len, .. })) => (offset, len),
-                Ok(Some(_)) => {
+            let (offset, len) = match self.notifications.wait(until) {
+                Ok(Notification::Written { offset, len, .. }) => (offset, len),
+                Ok(_) => {
                     self.some_lost = true;
                     continue;
                 }
-                Ok(None) | Err(NotificationError::TimedOut | NotificationError::Ended) => break,
+                Err(NotificationError::TimedOut | NotificationError::Ended) => break,
                 Err(NotificationError::System { .. }) => break,
                 Err(error) => return Err(error.to_string()),
             };

@@ -3,7 +3,9 @@
 
 use std::os::fd::OwnedFd;
 
-use portolan::vmmc::{Export, ExportMemory, Import, Notifications, OrdinaryMemory};
+use portolan::vmmc::{
+    Export, ExportMemory, Import, NotificationError, Notifications, OrdinaryMemory,
+};
 use portolan::{Deadline, Domain};
 use portolan_sys::memory::PAGE;
 
@@ -75,8 +77,13 @@ impl Endpoint for Exporter {
     /// notified of.
     fn receive(&mut self) -> Result<()> {
         if let Some(notifications) = &mut self.notifications {
-            while notifications.poll().map_err(notifying)?.is_some() {}
-            return Ok(());
+            loop {
+                match notifications.wait(Deadline::NOW) {
+                    Ok(_) => {}
+                    Err(NotificationError::TimedOut) => return Ok(()),
+                    Err(error) => return Err(notifying(error)),
+                }
+            }
         }
         self.returned = None;
         let import = import(&self.domain, RETURNED)?;

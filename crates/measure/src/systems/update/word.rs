@@ -3,7 +3,9 @@
 
 use std::os::fd::OwnedFd;
 
-use portolan::vmmc::{Alias, Export, ExportMemory, Import, Log, Notifications, OrdinaryMemory};
+use portolan::vmmc::{
+    Alias, Export, ExportMemory, Import, Log, NotificationError, Notifications, OrdinaryMemory,
+};
 use portolan::{Deadline, Domain};
 use portolan_sys::memory::PAGE;
 
@@ -161,10 +163,10 @@ impl Endpoint for Word {
                 if *sleeps {
                     notifications.wait(Deadline::NEVER).map_err(notifying)?;
                 } else {
-                    let mut told = Ok(None);
+                    let mut told = Err(NotificationError::TimedOut);
                     self.spin.until(|| {
-                        told = notifications.poll();
-                        !matches!(told, Ok(None))
+                        told = notifications.wait(Deadline::NOW);
+                        !matches!(told, Err(NotificationError::TimedOut))
                     });
                     told.map_err(notifying)?;
                 }

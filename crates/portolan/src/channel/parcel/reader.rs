@@ -162,7 +162,7 @@ impl ParcelReader {
                 Some(early) => early,
                 None => {
                     let inbox = self.inbox.as_mut()?;
-                    let message = inbox.try_receive(Access::Later).ok()?;
+                    let message = inbox.receive(Access::Later, Deadline::NOW).ok()?;
                     let Some((found, has_parcel, _)) = Stamp::split(message.header()) else {
                         continue;
                     };

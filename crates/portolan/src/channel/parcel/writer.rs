@@ -194,7 +194,7 @@ impl ParcelWriter {
     /// Takes in who has come, and leaves out who has gone.
     fn enrol(&mut self) {
         let mut came = 0;
-        while let Ok(message) = self.registry.try_receive(Access::Later) {
+        while let Ok(message) = self.registry.receive(Access::Later, Deadline::NOW) {
             self.admit(message);
             came += 1;
         }

@@ -163,8 +163,8 @@ impl<T: Root + 'static> StructureLoan<'_, T> {
     ///
     /// # Errors
     ///
-    /// As [`Publisher::publish`](Publisher#method.publish-1), which has the structure; no subscriber
-    /// was told.
+    /// As [`Publisher::publish`](Publisher#method.publish-1), which has the structure; no
+    /// subscriber was told.
     pub fn publish(self) -> Result<u64, Refused<Option<Structure<T>>, PublishError>> {
         self.publisher.publish(self.structure)
     }

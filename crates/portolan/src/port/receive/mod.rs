@@ -186,16 +186,6 @@ impl ReceiveRight {
         self.finish(origin, message, access)
     }
 
-    /// Receives a message if one is there.
-    ///
-    /// # Errors
-    ///
-    /// [`ReceiveError::TimedOut`] if none is.
-    #[inline]
-    pub fn try_receive(&mut self, access: Access) -> Result<Message, ReceiveError> {
-        self.receive(access, Deadline::NOW)
-    }
-
     #[inline]
     pub(super) fn finish(
         &mut self,

@@ -86,7 +86,7 @@ impl Notifications {
         let cannot = |error: io::Error| NotificationError::system("wait", &error);
         loop {
             consume_budget().await;
-            if let Some(notification) = self.poll()? {
+            if let Some(notification) = self.look()? {
                 return Ok(notification);
             }
             if let Some(notification) = self.notes.fall_asleep()? {

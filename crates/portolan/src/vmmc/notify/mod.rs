@@ -46,7 +46,7 @@ const AT_ONCE: usize = 256;
 /// What importers of an export say that they have written: [`Export::notifications`].
 ///
 /// An importer [notifies](super::Import::notify) after a write; then the exporter finds the note
-/// here, and the data in its memory. It polls ([`poll`](Self::poll)), waits
+/// here, and the data in its memory. It looks ([`Deadline::NOW`]), waits
 /// ([`wait`](Self::wait)), has a handler run ([`on`](Self::on), [`dispatch`](Self::dispatch)),
 /// or waits together with whatever else it waits for: in a wait set
 /// ([`WaitSet::add`](crate::WaitSet::add)), or for the
@@ -105,8 +105,8 @@ const AT_ONCE: usize = 256;
 /// import.write_notifying(64, b"data")?;
 /// assert_eq!(set.wait(Deadline::NEVER)?.next(), Some(token.any()));
 /// let notifications = set.get_mut(token).ok_or("not in the set")?;
-/// let note = notifications.poll()?;
-/// assert!(matches!(note, Some(Notification::Written { offset: 64, len: 4, .. })));
+/// let note = notifications.wait(Deadline::NOW)?;
+/// assert!(matches!(note, Notification::Written { offset: 64, len: 4, .. }));
 /// assert!(set.wait(Deadline::NOW)?.is_empty());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -243,13 +243,8 @@ impl Export {
 }
 
 impl Notifications {
-    /// The next notification, if there is one. Importers send no wake to an exporter that polls:
-    /// polling costs the exporter's time and not theirs.
-    ///
-    /// # Errors
-    ///
-    /// [`NotificationError::Ended`], once there is nothing more; [`NotificationError::Disowned`].
-    pub fn poll(&mut self) -> Result<Option<Notification>, NotificationError> {
+    /// The next notification, if there is one.
+    fn look(&mut self) -> Result<Option<Notification>, NotificationError> {
         super::present()?;
         Ok(self.notes.poll()?.inspect(|taken| self.took(taken)))
     }
@@ -272,18 +267,21 @@ impl Notifications {
         }
     }
 
-    /// Waits for the next notification. Meanwhile an importer's first note wakes the exporter.
+    /// The next notification, waiting for it until the deadline. Meanwhile an importer's first
+    /// note wakes the exporter. Importers send no wake to an exporter that only looks, by
+    /// [`Deadline::NOW`]: that costs the exporter's time and not theirs.
     ///
     /// # Errors
     ///
-    /// [`NotificationError::TimedOut`], and as [`poll`](Self::poll).
+    /// [`NotificationError::TimedOut`] if nothing came; [`NotificationError::Ended`], once nothing
+    /// more will; [`NotificationError::Disowned`].
     pub fn wait(
         &mut self,
         deadline: impl Into<Deadline>,
     ) -> Result<Notification, NotificationError> {
         let deadline = deadline.into();
         loop {
-            if let Some(notification) = self.poll()? {
+            if let Some(notification) = self.look()? {
                 return Ok(notification);
             }
             if deadline.has_passed() {
@@ -341,7 +339,7 @@ impl Notifications {
         let mut count = 1;
         while count < AT_ONCE {
             // That it has ended is said by the next call.
-            let Ok(Some(next)) = self.poll() else {
+            let Ok(Some(next)) = self.look() else {
                 break;
             };
             self.handle(next);
@@ -361,14 +359,14 @@ impl Notifications {
         }
     }
 
-    /// A descriptor that is readable when there is something to [`poll`](Self::poll) for: from
-    /// the moment that something comes until `poll` answers `None`; and for ever once the export
+    /// A descriptor that is readable when there is something to [`wait`](Self::wait) for: from
+    /// the moment that something comes until nothing is there; and for ever once the export
     /// has ended. For epoll, or to have an address signalled
     /// ([`Domain::bind_address`](crate::Domain::bind_address)), by which it comes into a
-    /// [`Listener`](crate::Listener) and a wait set; poll until there is `None` each time. Do
+    /// [`Listener`](crate::Listener) and a wait set; look until nothing is there each time. Do
     /// not read it.
     ///
-    /// From the first call on importers ring also for a thread that polls.
+    /// From the first call on importers ring also for a thread that only looks.
     ///
     /// ```
     /// # use portolan::vmmc::{ExportMemory, ExportOptions, Reach};
@@ -388,7 +386,7 @@ impl Notifications {
     /// let mut listener = domain.listen(ListenerOptions::default())?;
     /// let all = segment.address()..segment.address() + 4096;
     /// listener.on(all, move |_| {
-    ///     while let Ok(Some(note)) = notifications.poll() {
+    ///     while let Ok(note) = notifications.wait(Deadline::NOW) {
     ///         println!("{note:?}");
     ///     }
     /// })?;

@@ -47,12 +47,13 @@ pub use ready::{Ready, Token};
 pub(crate) use waitable::Armable;
 pub use waitable::Waitable;
 
+#[cfg(feature = "tokio")]
+use crate::Disowned;
+use crate::Refused;
 use crate::space::Domain;
 use crate::space::Member;
 use crate::wait::NoDescriptor;
 use crate::wait::{Patience, Waiting};
-#[cfg(feature = "tokio")]
-use crate::{Disowned, Refused};
 use place::Place;
 use portolan_abi::limits::{MAX_PORTS, MAX_WAIT_SETS};
 use portolan_shm::atomic::Ordering;
@@ -99,7 +100,7 @@ use std::sync::atomic::AtomicBool;
 /// let ready: Vec<_> = set.wait(Deadline::NEVER)?.collect();
 /// assert_eq!(ready, [other]);
 /// let port = set.get_mut(other).ok_or("not in the set")?;
-/// assert_eq!(port.try_receive(Access::Later)?.header(), b"hello");
+/// assert_eq!(port.receive(Access::Later, Deadline::NOW)?.header(), b"hello");
 /// assert!(set.wait(Deadline::NOW)?.is_empty());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
