@@ -3,7 +3,6 @@
 
 use arbitrary::{Result, Unstructured};
 use portolan::Deadline;
-use portolan_abi::FORMAT_VERSION;
 use portolan_abi::bridge::{Ask, FrameHeader, RING_BYTES, SEALED, WAKE, control};
 use portolan_abi::connect::{ConnectAnswer, ConnectRequest, OfferKind, OfferName};
 use portolan_abi::hello::socket_name;
@@ -75,21 +74,16 @@ pub(crate) fn connect(
     token: Option<[u8; 16]>,
 ) -> Option<(OwnedFd, ConnectAnswer)> {
     let socket = socket::connect_by(address, by()).ok()?;
-    let request = ConnectRequest {
-        version: FORMAT_VERSION,
-        kind,
-        name,
-        token,
-    };
+    let request = ConnectRequest { kind, name, token };
     socket::send_by(&socket, &request.encode(), &[], by()).ok()?;
     loop {
         let mut answer = [0; ConnectAnswer::BYTES];
         // Its host is busy, or out of descriptors.
         let came = socket::receive_by(&socket, &mut answer, 0, by()).ok()?;
         match ConnectAnswer::decode(&answer[..came.len]) {
-            Some(ConnectAnswer::Wait | ConnectAnswer::Queue) => {}
-            Some(answer) => return Some((socket, answer)),
-            None => panic!("a host says what none says"),
+            Ok(ConnectAnswer::Wait | ConnectAnswer::Queue) => {}
+            Ok(answer) => return Some((socket, answer)),
+            Err(error) => panic!("a host says what none says: {error}"),
         }
     }
 }
@@ -100,11 +94,11 @@ pub(crate) fn welcome(listener: &OwnedFd) -> OwnedFd {
         let socket = socket::accept_by(listener, by())?;
         let mut packet = [0; ConnectRequest::BYTES];
         let came = socket::receive_by(&socket, &mut packet, 0, by())?;
-        assert!(ConnectRequest::decode(&packet[..came.len]).is_some());
+        assert!(ConnectRequest::decode(&packet[..came.len]).is_ok());
         socket::send_by(&socket, &ConnectAnswer::Accepted.encode(), &[], by())?;
         let mut packet = [0; Ask::BYTES];
         let came = socket::receive_by(&socket, &mut packet, 0, by())?;
-        assert!(Ask::decode(&packet[..came.len]).is_some());
+        assert!(Ask::decode(&packet[..came.len]).is_ok());
         Ok(socket)
     };
     match heard() {

@@ -23,9 +23,10 @@
 //! a record first, then decodes it whole or not at all.
 
 pub use crate::denied::Denied;
-use crate::hello::{flag, word32, word64};
+use crate::handshake::{self, Grant};
 use crate::limits::{LINE, MAX_EXTENTS, MAX_HEADER, PAGE};
 use crate::owner::Size;
+use crate::record;
 use crate::slot::Kind;
 
 /// First bytes of an [`Ask`].
@@ -109,180 +110,104 @@ pub fn bytes_taken(header: usize, parts: impl Iterator<Item = u64>) -> u64 {
     }
 }
 
-/// "Let me send."
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ask {
-    /// The format that the client speaks.
-    pub version: u32,
-    /// It will send sealed memory, by descriptor.
-    pub sealed: bool,
-    /// Bytes that one answer to a request may take ([`bytes_taken`]).
-    pub most: u64,
-    /// Bytes that the byte ring there should have.
-    pub there: u64,
-}
-
-impl Ask {
-    /// Bytes on the wire.
-    pub const BYTES: usize = 32;
-
-    /// The record's bytes.
-    pub fn encode(&self) -> [u8; Self::BYTES] {
-        let mut out = [0; Self::BYTES];
-        out[..4].copy_from_slice(&ASK_MAGIC.to_le_bytes());
-        out[4..8].copy_from_slice(&self.version.to_le_bytes());
-        out[8] = self.sealed.into();
-        out[16..24].copy_from_slice(&self.there.to_le_bytes());
-        out[24..].copy_from_slice(&self.most.to_le_bytes());
-        out
-    }
-
-    /// Reads a record.
-    pub fn decode(bytes: &[u8]) -> Option<Self> {
-        if bytes.len() != Self::BYTES || word32(bytes, 0)? != ASK_MAGIC {
-            return None;
-        }
-        Some(Self {
-            version: word32(bytes, 4)?,
-            sealed: flag(bytes, 8)?,
-            most: word64(bytes, 24)?,
-            there: word64(bytes, 16)?,
-        })
+record! {
+    /// "Let me send."
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Ask {
+        opens ASK_MAGIC,
+        /// It will send sealed memory, by descriptor.
+        pub sealed: bool,
+        _: 7,
+        /// Bytes that the byte ring there should have.
+        pub there: u64,
+        /// Bytes that one answer to a request may take ([`bytes_taken`]).
+        pub most: u64,
     }
 }
 
-/// "Send."
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Granted {
-    /// The format that the offering process speaks.
-    pub version: u32,
-    /// The port takes requests, and not messages.
-    pub synchronous: bool,
-    /// Bytes that one message may take ([`bytes_taken`]); of a channel, those that it may hold.
-    pub most: u64,
-    /// Bytes of the byte ring there.
-    pub there: u64,
-    /// Bytes of the byte ring back.
-    pub back: u64,
+record! {
+    /// "Send."
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Granted {
+        opens ANSWER_MAGIC,
+        _: 4,
+        /// The port takes requests, and not messages.
+        pub synchronous: bool,
+        _: 3,
+        /// Bytes that one message may take ([`bytes_taken`]); of a channel, those that it may hold.
+        pub most: u64,
+        /// Bytes of the byte ring there.
+        pub there: u64,
+        /// Bytes of the byte ring back.
+        pub back: u64,
+    }
+    check |it| connection_bytes(it.there, it.back).is_some()
 }
 
 /// What the offering process answers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
-    /// Yes.
-    Granted(Granted),
-    /// No, and which format the offering process speaks.
-    Denied(Denied, u32),
+pub type Answer = handshake::Answer<Granted>;
+
+impl Grant for Granted {
+    const MAGIC: u32 = ANSWER_MAGIC;
+    type Why = Denied;
 }
 
-impl Answer {
-    /// Bytes on the wire.
-    pub const BYTES: usize = 40;
+impl handshake::Ask for Ask {
+    type Granted = Granted;
+    const DESCRIPTORS: usize = DESCRIPTORS;
 
-    /// The record's bytes.
-    pub fn encode(&self) -> [u8; Self::BYTES] {
-        let mut out = [0; Self::BYTES];
-        out[..4].copy_from_slice(&ANSWER_MAGIC.to_le_bytes());
-        match self {
-            Self::Granted(granted) => {
-                out[4..8].copy_from_slice(&granted.version.to_le_bytes());
-                out[12] = granted.synchronous.into();
-                out[16..24].copy_from_slice(&granted.most.to_le_bytes());
-                out[24..32].copy_from_slice(&granted.there.to_le_bytes());
-                out[32..].copy_from_slice(&granted.back.to_le_bytes());
-            }
-            Self::Denied(why, version) => {
-                out[4..8].copy_from_slice(&version.to_le_bytes());
-                out[8..12].copy_from_slice(&(*why as u32).to_le_bytes());
-            }
-        }
-        out
-    }
-
-    /// Reads a record; `None` also for byte rings of lengths that none may have.
-    pub fn decode(bytes: &[u8]) -> Option<Self> {
-        if bytes.len() != Self::BYTES || word32(bytes, 0)? != ANSWER_MAGIC {
-            return None;
-        }
-        let version = word32(bytes, 4)?;
-        if let Some(why) = Denied::from_code(word32(bytes, 8)?) {
-            return Some(Self::Denied(why, version));
-        }
-        let (there, back) = (word64(bytes, 24)?, word64(bytes, 32)?);
-        connection_bytes(there, back)?;
-        Some(Self::Granted(Granted {
-            version,
-            synchronous: flag(bytes, 12)?,
-            most: word64(bytes, 16)?,
-            there,
-            back,
-        }))
+    fn descriptors(_: &Granted) -> usize {
+        DESCRIPTORS
     }
 }
 
-/// The properties of an offered channel; the first record in its byte ring.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Form {
-    /// Its writer waits for readers.
-    pub reliable: bool,
-    /// Bytes of a unit.
-    pub unit: u64,
-    /// Units of the ring.
-    pub units: u64,
-    /// What its maker says of its content.
-    pub content: u64,
-}
-
-impl Form {
-    /// Bytes of a form: a line.
-    pub const BYTES: usize = LINE;
-
-    /// The record's bytes.
-    pub fn encode(&self) -> [u8; Self::BYTES] {
-        let mut out = [0; Self::BYTES];
-        out[..4].copy_from_slice(&FORM_MAGIC.to_le_bytes());
-        out[4] = self.reliable.into();
-        out[8..16].copy_from_slice(&self.unit.to_le_bytes());
-        out[16..24].copy_from_slice(&self.units.to_le_bytes());
-        out[24..32].copy_from_slice(&self.content.to_le_bytes());
-        out
-    }
-
-    /// Reads a record. Whether there can be such a channel it does not say.
-    pub fn decode(bytes: &[u8]) -> Option<Self> {
-        if bytes.len() != Self::BYTES || word32(bytes, 0)? != FORM_MAGIC {
-            return None;
-        }
-        Some(Self {
-            reliable: flag(bytes, 4)?,
-            unit: word64(bytes, 8)?,
-            units: word64(bytes, 16)?,
-            content: word64(bytes, 24)?,
-        })
+record! {
+    /// The properties of an offered channel; the first record in its byte ring. Whether there can
+    /// be such a channel it does not say.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Form {
+        magic FORM_MAGIC,
+        /// Its writer waits for readers.
+        pub reliable: bool,
+        _: 3,
+        /// Bytes of a unit.
+        pub unit: u64,
+        /// Units of the ring.
+        pub units: u64,
+        /// What its maker says of its content.
+        pub content: u64,
+        _: 32,
     }
 }
 
-/// The record before a message in a byte ring: what the message is, and the numbers of its parts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FrameHeader {
-    /// What the message is; [`Kind::Dropped`] and [`Kind::ServerDead`] answer requests, and
-    /// hold nothing.
-    pub kind: Kind,
-    /// Bytes of the header.
-    pub header: usize,
-    /// Extents, whose bytes follow.
-    pub extents: usize,
-    /// Parts of sealed memory, whose descriptors came before.
-    pub sealed: usize,
-    /// When it should be dealt with.
-    pub urgency: Option<u64>,
-    /// Of a request and its answer: which.
-    pub tag: u64,
+record! {
+    /// The record before a message in a byte ring: what the message is, and the numbers of its
+    /// parts.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct FrameHeader {
+        magic FRAME_MAGIC,
+        /// What the message is; [`Kind::Dropped`] and [`Kind::ServerDead`] answer requests, and
+        /// hold nothing.
+        pub kind: Kind,
+        has urgency,
+        _: 2,
+        /// Bytes of the header.
+        pub header: usize,
+        /// Extents, whose bytes follow.
+        pub extents: usize,
+        /// Parts of sealed memory, whose descriptors came before.
+        pub sealed: usize,
+        _: 4,
+        /// When it should be dealt with.
+        pub urgency: Option<u64>,
+        /// Of a request and its answer: which.
+        pub tag: u64,
+        _: 24,
+    }
+    check |it| it.can_be()
 }
 
 impl FrameHeader {
-    /// Bytes of a frame header: a line.
-    pub const BYTES: usize = LINE;
     /// Bytes of frame header, lengths and header, at the most.
     pub const MOST: usize = Self::BYTES + 8 * (MAX_EXTENTS + MAX_SEALED) + MAX_HEADER;
 
@@ -303,47 +228,16 @@ impl FrameHeader {
         8 * (self.extents + self.sealed) + self.header
     }
 
-    /// The record's bytes.
-    pub fn encode(&self) -> [u8; Self::BYTES] {
-        let word = |n: usize| u32::try_from(n).unwrap_or(u32::MAX).to_le_bytes();
-        let mut out = [0; Self::BYTES];
-        out[..4].copy_from_slice(&FRAME_MAGIC.to_le_bytes());
-        out[4] = self.kind as u8;
-        out[5] = self.urgency.is_some().into();
-        out[8..12].copy_from_slice(&word(self.header));
-        out[12..16].copy_from_slice(&word(self.extents));
-        out[16..20].copy_from_slice(&word(self.sealed));
-        out[24..32].copy_from_slice(&self.urgency.unwrap_or(0).to_le_bytes());
-        out[32..40].copy_from_slice(&self.tag.to_le_bytes());
-        out
-    }
-
-    /// Reads a record; `None` if a count is over its limit.
-    pub fn decode(bytes: &[u8]) -> Option<Self> {
-        if bytes.len() != Self::BYTES || word32(bytes, 0)? != FRAME_MAGIC {
-            return None;
-        }
-        let count = |at, most: usize| {
-            let found = usize::try_from(word32(bytes, at)?).ok()?;
-            (found <= most).then_some(found)
-        };
-        let urgency = match flag(bytes, 5)? {
-            true => Some(word64(bytes, 24)?),
-            false => None,
-        };
-        let frame = Self {
-            kind: Kind::from_code(*bytes.get(4).filter(|b| **b <= Kind::ServerDead as u8)?),
-            header: count(8, MAX_HEADER)?,
-            extents: count(12, MAX_EXTENTS)?,
-            sealed: count(16, MAX_SEALED)?,
-            urgency,
-            tag: word64(bytes, 32)?,
-        };
-        let empty = frame.rest() == 0;
-        let holds_nothing = matches!(frame.kind, Kind::Dropped | Kind::ServerDead);
-        (empty || !holds_nothing).then_some(frame)
+    /// Whether there can be such a message: no count is over its limit.
+    fn can_be(&self) -> bool {
+        let fits =
+            self.header <= MAX_HEADER && self.extents <= MAX_EXTENTS && self.sealed <= MAX_SEALED;
+        let holds_nothing = matches!(self.kind, Kind::Dropped | Kind::ServerDead);
+        fits && (self.rest() == 0 || !holds_nothing)
     }
 }
+
+const _: () = assert!(FrameHeader::BYTES == LINE && Form::BYTES == LINE);
 
 const _: () = {
     // In lines of their own, pairs of which the processor fetches together.
@@ -355,71 +249,23 @@ const _: () = {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::handshake::Refusal;
 
     #[test]
-    fn records_survive_the_wire() {
-        for sealed in [false, true] {
-            let ask = Ask {
-                version: 3,
-                sealed,
-                most: 9,
-                there: 1 << 20,
-            };
-            assert_eq!(Ask::decode(&ask.encode()), Some(ask));
-        }
-        let granted = Granted {
-            version: 3,
-            synchronous: true,
-            most: u64::MAX,
-            there: 1 << 20,
-            back: 64 << 10,
-        };
-        let mut answers = vec![Answer::Granted(granted)];
-        let whys = [
-            Denied::Version,
-            Denied::Garbled,
-            Denied::Full,
-            Denied::Over,
-            Denied::Resources,
-            Denied::Sealed,
-        ];
-        answers.extend(whys.map(|why| Answer::Denied(why, 4)));
-        for answer in answers {
-            assert_eq!(Answer::decode(&answer.encode()), Some(answer));
-        }
+    fn the_longest_frame_header_can_be() {
         let frame = FrameHeader {
             header: MAX_HEADER,
             extents: MAX_EXTENTS,
             sealed: MAX_SEALED,
-            urgency: Some(7),
-            tag: 9,
             ..FrameHeader::new(Kind::Reply)
         };
-        assert_eq!(FrameHeader::decode(&frame.encode()), Some(frame));
+        assert_eq!(FrameHeader::decode(&frame.encode()), Ok(frame));
         assert_eq!(frame.rest() + FrameHeader::BYTES, FrameHeader::MOST);
-    }
-
-    #[test]
-    fn a_form_survives_the_wire_and_rubbish_is_none() {
-        let form = Form {
-            reliable: true,
-            unit: 64,
-            units: u64::MAX,
-            content: 7,
-        };
-        assert_eq!(Form::decode(&form.encode()), Some(form));
-        for (at, byte) in [(0, 0), (4, 2)] {
-            let mut bad = form.encode();
-            bad[at] = byte;
-            assert_eq!(Form::decode(&bad), None, "byte {at}");
-        }
-        assert_eq!(Form::decode(&form.encode()[1..]), None);
     }
 
     #[test]
     fn what_is_no_record_is_refused() {
         let ask = Ask {
-            version: 3,
             sealed: false,
             most: 9,
             there: 1 << 20,
@@ -427,12 +273,11 @@ mod tests {
         for (at, byte) in [(0, 0), (8, 2)] {
             let mut bad = ask.encode();
             bad[at] = byte;
-            assert_eq!(Ask::decode(&bad), None, "byte {at}");
+            assert!(Ask::decode(&bad).is_err(), "byte {at}");
         }
-        assert_eq!(Ask::decode(&ask.encode()[..31]), None);
+        assert!(Ask::decode(&ask.encode()[..31]).is_err());
         assert_eq!(connection_bytes(1 << 20, 1 << 63), None);
         let granted = Answer::Granted(Granted {
-            version: 3,
             synchronous: false,
             most: 1,
             there: 1 << 20,
@@ -442,7 +287,7 @@ mod tests {
         for (at, byte) in [(0, 0), (12, 2), (24, 1), (34, 0), (39, 1)] {
             let mut bad = granted.encode();
             bad[at] = byte;
-            assert_eq!(Answer::decode(&bad), None, "byte {at}");
+            assert!(Answer::decode(&bad).is_err(), "byte {at}");
         }
         let frame = FrameHeader {
             header: 5,
@@ -452,21 +297,19 @@ mod tests {
         for (at, byte) in [(0, 0), (4, 5), (5, 2), (10, 1), (14, 1), (18, 1), (9, 17)] {
             let mut bad = frame.encode();
             bad[at] = byte;
-            assert_eq!(FrameHeader::decode(&bad), None, "byte {at}");
+            assert!(FrameHeader::decode(&bad).is_err(), "byte {at}");
         }
         let full = FrameHeader {
             header: 1,
             ..FrameHeader::new(Kind::Dropped)
         };
-        assert_eq!(FrameHeader::decode(&full.encode()), None);
-        assert_eq!(FrameHeader::decode(&[0; 63]), None);
-        let mut bad = Answer::Denied(Denied::Full, 1).encode();
+        assert!(FrameHeader::decode(&full.encode()).is_err());
+        assert!(FrameHeader::decode(&[0; 63]).is_err());
+        let mut bad = Answer::Refused(Refusal::new(Denied::Full)).encode();
         bad[8] = 200;
-        assert_eq!(
-            Answer::decode(&bad),
-            Some(Answer::Denied(Denied::Garbled, 1))
-        );
+        let garbled = Refusal::new(Denied::Garbled);
+        assert_eq!(Answer::decode(&bad), Ok(Answer::Refused(garbled)));
         bad[0] = 0;
-        assert_eq!(Answer::decode(&bad), None);
+        assert!(Answer::decode(&bad).is_err());
     }
 }

@@ -13,6 +13,7 @@
 //! The stamp says which position of the stream the unit holds. A reader compares it
 //! before and after it copies; a unit that was overwritten meanwhile shows.
 
+use crate::codec::word;
 use crate::limits::LINE;
 
 /// First word of a channel.
@@ -381,34 +382,20 @@ impl ReaderState {
     }
 }
 
-/// Who writes to a channel of one writer.
-///
-/// ```
-/// use portolan_abi::channel::WriterWord;
-/// let word = WriterWord { space: 3, left: 9 };
-/// assert_eq!(WriterWord::unpack(word.pack()), word);
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WriterWord {
-    /// The space, 0 for none.
-    pub space: u8,
-    /// How many writers have left, or died.
-    pub left: u32,
-}
-
-impl WriterWord {
-    /// As a word.
-    pub const fn pack(self) -> u64 {
-        self.space as u64 | (self.left as u64) << 32
-    }
-
-    /// From a word.
-    pub const fn unpack(word: u64) -> Self {
-        let [space, _, _, _, a, b, c, d] = word.to_le_bytes();
-        Self {
-            space,
-            left: u32::from_le_bytes([a, b, c, d]),
-        }
+word! {
+    /// Who writes to a channel of one writer.
+    ///
+    /// ```
+    /// use portolan_abi::channel::WriterWord;
+    /// let word = WriterWord { space: 3, left: 9 };
+    /// assert_eq!(WriterWord::unpack(word.pack()), word);
+    /// ```
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct WriterWord {
+        /// The space, 0 for none.
+        pub space: u8 = 0..8,
+        /// How many writers have left, or died.
+        pub left: u32 = 32..64,
     }
 }
 

@@ -9,41 +9,33 @@
 //!
 //! The host and the acceptor do not trust a client.
 
-use crate::hello::{Refusal, flag, word32};
+use crate::codec::{DecodeError, Field, Reader, Writer};
+use crate::hello::{self, Refusal};
 use crate::limits::MAX_NAME;
 use crate::name::is_name;
+use crate::{codes, record};
 
 /// First bytes of a [`ConnectRequest`].
 pub const CONNECT_MAGIC: u32 = 0x564c_5450;
 /// First bytes of an answer that is no refusal.
 const ANSWER_MAGIC: u32 = 0x414c_5450;
 
-/// What is offered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[repr(u8)]
-pub enum OfferKind {
-    /// A port.
-    Port = 1,
-    /// A channel.
-    Channel = 2,
-    /// An export.
-    Export = 3,
-    /// Ordinary memory that a member has delegated to the host, which copies for clients.
-    Memory = 4,
+codes! {
+    /// What is offered.
+    #[derive(Hash, PartialOrd, Ord)]
+    pub enum OfferKind: u8 {
+        /// A port.
+        Port = 1,
+        /// A channel.
+        Channel = 2,
+        /// An export.
+        Export = 3,
+        /// Ordinary memory that a member has delegated to the host, which copies for clients.
+        Memory = 4,
+    }
 }
 
 impl OfferKind {
-    /// The kind with this number.
-    pub fn from_code(code: u8) -> Option<Self> {
-        match code {
-            1 => Some(Self::Port),
-            2 => Some(Self::Channel),
-            3 => Some(Self::Export),
-            4 => Some(Self::Memory),
-            _ => None,
-        }
-    }
-
     /// What people call it.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -81,23 +73,28 @@ impl OfferName {
         Some(Self { bytes, len })
     }
 
-    /// Reads a name, padded with zero bytes.
-    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
-        let end = bytes.iter().position(|b| *b == 0)?;
-        let (text, padding) = bytes.split_at(end);
-        let name = Self::new(std::str::from_utf8(text).ok()?)?;
-        padding.iter().all(|b| *b == 0).then_some(name)
-    }
-
-    /// The text, padded with zero bytes.
-    pub(crate) fn bytes(&self) -> &[u8; MAX_NAME + 1] {
-        &self.bytes
-    }
-
     /// The text.
     pub fn as_str(&self) -> &str {
         let text = self.bytes.get(..usize::from(self.len)).unwrap_or_default();
         std::str::from_utf8(text).unwrap_or_default()
+    }
+}
+
+/// The text, padded with zero bytes.
+impl Field for OfferName {
+    const BYTES: usize = MAX_NAME + 1;
+
+    fn put(&self, to: &mut Writer<'_>) {
+        to.bytes(&self.bytes);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let bytes = from.bytes(Self::BYTES)?;
+        let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
+        let (text, padding) = bytes.split_at(end);
+        let padded = !padding.is_empty() && padding.iter().all(|b| *b == 0);
+        let name = std::str::from_utf8(text).ok().and_then(Self::new);
+        name.filter(|_| padded).ok_or(from.invalid())
     }
 }
 
@@ -134,64 +131,26 @@ impl std::fmt::Debug for Grants {
     }
 }
 
-/// A client's first record: "connect me to this offer".
-#[derive(Clone, PartialEq, Eq)]
-pub struct ConnectRequest {
-    /// The format that the client speaks.
-    pub version: u32,
-    /// What it wants.
-    pub kind: OfferKind,
-    /// Its name.
-    pub name: OfferName,
-    /// What it shows for it.
-    pub token: Option<[u8; 16]>,
+record! {
+    /// A client's first record: "connect me to this offer".
+    #[derive(Clone, PartialEq, Eq)]
+    pub struct ConnectRequest {
+        opens CONNECT_MAGIC,
+        /// What the client wants.
+        pub kind: OfferKind,
+        has token,
+        _: 6,
+        /// What it shows for it.
+        pub token: Option<[u8; 16]>,
+        /// The offer's name.
+        pub name: OfferName,
+    }
 }
 
 impl std::fmt::Debug for ConnectRequest {
     /// Without the token.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "ConnectRequest({} {:?}, version {})",
-            self.kind, self.name, self.version
-        )
-    }
-}
-
-impl ConnectRequest {
-    /// Bytes on the wire.
-    pub const BYTES: usize = 32 + MAX_NAME + 1;
-
-    /// The record's bytes.
-    pub fn encode(&self) -> [u8; Self::BYTES] {
-        let mut out = [0; Self::BYTES];
-        out[..4].copy_from_slice(&CONNECT_MAGIC.to_le_bytes());
-        out[4..8].copy_from_slice(&self.version.to_le_bytes());
-        out[8] = self.kind as u8;
-        out[9] = self.token.is_some().into();
-        out[16..32].copy_from_slice(&self.token.unwrap_or_default());
-        out[32..].copy_from_slice(&self.name.bytes);
-        out
-    }
-
-    /// Reads a record of this format's version.
-    pub fn decode(bytes: &[u8]) -> Option<Self> {
-        if bytes.len() != Self::BYTES || word32(bytes, 0)? != CONNECT_MAGIC {
-            return None;
-        }
-        let token: [u8; 16] = bytes.get(16..32)?.try_into().ok()?;
-        let token = flag(bytes, 9)?.then_some(token);
-        Some(Self {
-            version: word32(bytes, 4)?,
-            kind: OfferKind::from_code(*bytes.get(8)?)?,
-            name: OfferName::decode(bytes.get(32..)?)?,
-            token,
-        })
-    }
-
-    /// The version of a record of any format, of which only the first eight bytes are ours.
-    pub fn version_of(bytes: &[u8]) -> Option<u32> {
-        (word32(bytes, 0)? == CONNECT_MAGIC).then(|| word32(bytes, 4))?
+        write!(f, "ConnectRequest({} {:?})", self.kind, self.name)
     }
 }
 
@@ -208,78 +167,70 @@ pub enum ConnectAnswer {
     Refused(Refusal),
 }
 
+codes! {
+    /// What a client hears that is not refused.
+    enum Progress: u32 {
+        Wait = 1,
+        Accepted = 2,
+        Queue = 3,
+    }
+}
+
+record! {
+    /// How far a connection to an offer is.
+    struct Notice {
+        opens ANSWER_MAGIC,
+        pub progress: Progress,
+        _: 28,
+    }
+}
+
 impl ConnectAnswer {
     /// Bytes on the wire.
-    pub const BYTES: usize = crate::hello::Answer::BYTES;
+    pub const BYTES: usize = Notice::BYTES;
 
     /// The record's bytes.
-    pub fn encode(&self) -> [u8; Self::BYTES] {
-        let code: u32 = match self {
-            Self::Wait => 1,
-            Self::Accepted => 2,
-            Self::Queue => 3,
-            Self::Refused(refusal) => return crate::hello::Answer::Refusal(*refusal).encode(),
+    pub fn encode(&self) -> Vec<u8> {
+        let progress = match self {
+            Self::Wait => Progress::Wait,
+            Self::Accepted => Progress::Accepted,
+            Self::Queue => Progress::Queue,
+            Self::Refused(refusal) => return hello::Answer::Refused(*refusal).encode(),
         };
-        let mut out = [0; Self::BYTES];
-        out[..4].copy_from_slice(&ANSWER_MAGIC.to_le_bytes());
-        out[4..8].copy_from_slice(&crate::FORMAT_VERSION.to_le_bytes());
-        out[8..12].copy_from_slice(&code.to_le_bytes());
-        out
+        Notice { progress }.encode().to_vec()
     }
 
     /// Reads a record.
-    pub fn decode(bytes: &[u8]) -> Option<Self> {
-        use crate::hello::Answer;
-        if bytes.len() != Self::BYTES {
-            return None;
+    ///
+    /// # Errors
+    ///
+    /// [`DecodeError`].
+    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        if let Ok(hello::Answer::Refused(refusal)) = hello::Answer::decode(bytes) {
+            return Ok(Self::Refused(refusal));
         }
-        if let Some(Answer::Refusal(refusal)) = Answer::decode(bytes) {
-            return Some(Self::Refused(refusal));
-        }
-        match (word32(bytes, 0)?, word32(bytes, 8)?) {
-            (ANSWER_MAGIC, 1) => Some(Self::Wait),
-            (ANSWER_MAGIC, 2) => Some(Self::Accepted),
-            (ANSWER_MAGIC, 3) => Some(Self::Queue),
-            _ => None,
-        }
+        Ok(match Notice::decode(bytes)?.progress {
+            Progress::Wait => Self::Wait,
+            Progress::Accepted => Self::Accepted,
+            Progress::Queue => Self::Queue,
+        })
     }
 }
+
+const _: () = assert!(Notice::BYTES == hello::Answer::BYTES);
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hello::Reason;
 
     #[test]
-    fn records_survive_the_wire() {
-        for token in [None, Some([7; 16])] {
-            let request = ConnectRequest {
-                version: 3,
-                kind: OfferKind::Export,
-                name: OfferName::new("samples").unwrap(),
-                token,
-            };
-            assert_eq!(
-                ConnectRequest::decode(&request.encode()),
-                Some(request.clone())
-            );
-            assert_eq!(ConnectRequest::version_of(&request.encode()[..8]), Some(3));
-            assert!(!format!("{request:?}").contains("[7"));
-        }
-        let refusal = Refusal {
-            version: 2,
-            reason: Reason::Permission,
-            value: 5,
+    fn a_token_is_not_printed() {
+        let request = ConnectRequest {
+            kind: OfferKind::Export,
+            name: OfferName::new("samples").unwrap(),
+            token: Some([7; 16]),
         };
-        let answers = [
-            ConnectAnswer::Wait,
-            ConnectAnswer::Queue,
-            ConnectAnswer::Accepted,
-            ConnectAnswer::Refused(refusal),
-        ];
-        for answer in answers {
-            assert_eq!(ConnectAnswer::decode(&answer.encode()), Some(answer));
-        }
+        assert!(!format!("{request:?}").contains('7'));
     }
 
     #[test]
@@ -289,7 +240,6 @@ mod tests {
         }
         assert_eq!(OfferName::new("é").unwrap().as_str(), "é");
         let request = ConnectRequest {
-            version: 1,
             kind: OfferKind::Port,
             name: OfferName::new("ab").unwrap(),
             token: None,
@@ -299,11 +249,11 @@ mod tests {
         for (at, byte) in [(32, 0), (35, b'c'), (33, 0xff), (8, 9), (9, 2), (0, 0)] {
             let mut bad = good;
             bad[at] = byte;
-            assert_eq!(ConnectRequest::decode(&bad), None, "byte {at}");
+            assert!(ConnectRequest::decode(&bad).is_err(), "byte {at}");
         }
         let mut endless = good;
         endless[32..].fill(b'x');
-        assert_eq!(ConnectRequest::decode(&endless), None);
-        assert_eq!(ConnectRequest::decode(&good[1..]), None);
+        assert!(ConnectRequest::decode(&endless).is_err());
+        assert!(ConnectRequest::decode(&good[1..]).is_err());
     }
 }

@@ -15,21 +15,14 @@
 //! A member leaves at most [`WINDOW`] offers and withdrawals unanswered, and a host as many
 //! hand-offs; so neither socket ever fills, and neither side waits for the other.
 
+use crate::codec::{DecodeError, Field, Reader, Record};
 use crate::connect::{Grants, OfferKind, OfferName};
 use crate::delegate::Delegation;
-use crate::hello::{word32, word64};
-use crate::limits::{MAX_GRANTS, MAX_NAME};
+use crate::limits::MAX_GRANTS;
+use crate::{codes, record, tagged};
 
 /// Records that may be unanswered in each direction.
 pub const WINDOW: u32 = 16;
-/// Bytes of a record without a body.
-const HEAD: usize = 8;
-/// Bytes of an offer before its lists.
-const FIXED: usize = HEAD + 8 + 16 + MAX_NAME + 1;
-/// Bytes of a user or group, and of a process, in an offer's lists.
-const ID: usize = 4;
-const PROCESS: usize = 12;
-
 /// What a member says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FromMember {
@@ -62,86 +55,69 @@ pub struct Announcement {
     pub reannounced: bool,
 }
 
-/// What a host says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FromHost {
-    /// What the member held has been returned.
-    Gone,
-    /// The member is known to its new host.
-    Back,
-    /// The offer, or its withdrawal, is entered.
-    Done(u32),
-    /// The offer is not entered.
-    Declined(u32, Decline),
-    /// With a client's connection.
-    HandOff(u32),
-}
-
-/// Why a host does not enter an offer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Decline {
-    /// There is another of this name and kind.
-    NameTaken = 1,
-    /// The domain has as many offers as a host keeps.
-    Full = 2,
-    /// What was to come with it has not come, or is not the member's own memory.
-    Unfit = 3,
-}
-
-const ARRIVED: u8 = b'A';
-const LEAVING: u8 = b'L';
-const OFFER: u8 = b'O';
-const WITHDRAW: u8 = b'W';
-const DELEGATE: u8 = b'E';
-const RECEIVED: u8 = b'R';
-const GONE: u8 = b'G';
-const BACK: u8 = b'B';
-const DONE: u8 = b'D';
-const DECLINED: u8 = b'N';
-const HAND_OFF: u8 = b'I';
-
-fn head(tag: u8, detail: u8, number: u32) -> [u8; HEAD] {
-    let [a, b, c, d] = number.to_le_bytes();
-    [tag, detail, 0, 0, a, b, c, d]
-}
-
-impl FromMember {
-    /// Bytes of the longest record.
-    pub const MAX_BYTES: usize = FIXED + MAX_GRANTS * (2 * ID + PROCESS);
-
-    /// The record's bytes.
-    pub fn encode(&self) -> Vec<u8> {
-        match self {
-            Self::Arrived => head(ARRIVED, 0, 0).to_vec(),
-            Self::Leaving => head(LEAVING, 0, 0).to_vec(),
-            Self::Offer(announcement) => announcement.encode(),
-            Self::Delegate(number, delegation) => {
-                let mut out = head(DELEGATE, 0, *number).to_vec();
-                out.extend(delegation.encode());
-                out
-            }
-            Self::Withdraw(number) => head(WITHDRAW, 0, *number).to_vec(),
-            Self::Received => head(RECEIVED, 0, 0).to_vec(),
-        }
+tagged! {
+    /// What a host says.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum FromHost: u8 {
+        /// What the member held has been returned.
+        Gone = b'G',
+        /// The member is known to its new host.
+        Back = b'B',
+        /// The offer of this number, or its withdrawal, is entered.
+        Done = b'D' {
+            _: 3,
+            /// The member's number for it.
+            number: u32,
+        },
+        /// The offer is not entered.
+        Declined = b'N' {
+            /// Why not.
+            why: Decline,
+            _: 2,
+            /// The member's number for it.
+            number: u32,
+        },
+        /// With a client's connection.
+        HandOff = b'I' {
+            _: 3,
+            /// The member's number for the offer.
+            number: u32,
+        },
     }
+}
 
-    /// Reads a record.
-    pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let number = word32(bytes, 4)?;
-        match *bytes.first()? {
-            OFFER => Announcement::decode(number, bytes).map(Self::Offer),
-            DELEGATE => {
-                let delegation = bytes.get(HEAD..).and_then(Delegation::decode)?;
-                Some(Self::Delegate(number, delegation))
-            }
-            _ if bytes.len() != HEAD => None,
-            ARRIVED => Some(Self::Arrived),
-            LEAVING => Some(Self::Leaving),
-            WITHDRAW => Some(Self::Withdraw(number)),
-            RECEIVED => Some(Self::Received),
-            _ => None,
-        }
+codes! {
+    /// Why a host does not enter an offer.
+    pub enum Decline: u8 {
+        /// There is another of this name and kind.
+        NameTaken = 1,
+        /// The domain has as many offers as a host keeps.
+        Full = 2,
+        /// What was to come with it has not come, or is not the member's own memory.
+        Unfit = 3,
+    }
+}
+
+codes! {
+    /// A [`FromMember`] without what belongs to it.
+    enum Tag: u8 {
+        Arrived = b'A',
+        Leaving = b'L',
+        Offer = b'O',
+        Withdraw = b'W',
+        Delegate = b'E',
+        Received = b'R',
+    }
+}
+
+record! {
+    /// What each record of a member begins with; of an offer and a delegation, more follows.
+    #[derive(Clone, Copy)]
+    struct Head {
+        pub tag: Tag,
+        pub flags: u8,
+        _: 2,
+        pub number: u32,
     }
 }
 
@@ -150,105 +126,135 @@ const REANNOUNCED: u8 = 1;
 const ANYONE: u8 = 2;
 const TOKEN: u8 = 4;
 
-impl Announcement {
-    fn encode(&self) -> Vec<u8> {
-        let Grants {
-            anyone,
-            users,
-            groups,
-            processes,
-            token,
-        } = &self.grants;
-        let flag = |on: bool, flag: u8| if on { flag } else { 0 };
-        let flags = flag(self.reannounced, REANNOUNCED)
-            | flag(*anyone, ANYONE)
-            | flag(token.is_some(), TOKEN);
-        let count = |len: usize| u8::try_from(len.min(MAX_GRANTS)).unwrap_or(0);
-        let mut out = Vec::with_capacity(FromMember::MAX_BYTES);
-        out.extend(head(OFFER, flags, self.number));
-        let counts = [users.len(), groups.len(), processes.len()].map(count);
-        out.push(self.kind as u8);
-        out.extend(counts);
-        out.extend([0; 4]);
-        out.extend(token.unwrap_or_default());
-        out.extend(self.name.bytes());
-        for id in users
-            .iter()
-            .take(MAX_GRANTS)
-            .chain(groups.iter().take(MAX_GRANTS))
-        {
-            out.extend(id.to_le_bytes());
-        }
-        for (pid, started) in processes.iter().take(MAX_GRANTS) {
-            out.extend(pid.to_le_bytes());
-            out.extend(started.to_le_bytes());
-        }
-        out
+record! {
+    /// Of an offer, what follows the head. The lists follow, one after another.
+    struct Body {
+        pub kind: OfferKind,
+        pub users: u8,
+        pub groups: u8,
+        pub processes: u8,
+        _: 4,
+        pub token: [u8; 16],
+        pub name: OfferName,
     }
-
-    fn decode(number: u32, bytes: &[u8]) -> Option<Self> {
-        let flags = *bytes.get(1)?;
-        let [users, groups, processes] =
-            [9, 10, 11].map(|at| bytes.get(at).copied().map_or(0, usize::from));
-        let lists = bytes.get(FIXED..)?;
-        let most = users.max(groups).max(processes);
-        if most > MAX_GRANTS || lists.len() != (users + groups) * ID + processes * PROCESS {
-            return None;
-        }
-        let (ids, named) = lists.split_at((users + groups) * ID);
-        let ids: Vec<u32> = ids
-            .chunks_exact(ID)
-            .filter_map(|id| word32(id, 0))
-            .collect();
-        let (users, groups) = ids.split_at(users);
-        let named = named.chunks_exact(PROCESS);
-        let token: [u8; 16] = bytes.get(16..32)?.try_into().ok()?;
-        Some(Self {
-            number,
-            kind: OfferKind::from_code(*bytes.get(HEAD)?)?,
-            name: OfferName::decode(bytes.get(32..FIXED)?)?,
-            grants: Grants {
-                anyone: flags & ANYONE != 0,
-                users: users.to_vec(),
-                groups: groups.to_vec(),
-                processes: named
-                    .filter_map(|p| Some((word32(p, 0)?, word64(p, 4)?)))
-                    .collect(),
-                token: (flags & TOKEN != 0).then_some(token),
-            },
-            reannounced: flags & REANNOUNCED != 0,
-        })
+    check |it| {
+        let counts = [it.users, it.groups, it.processes];
+        counts.iter().all(|count| usize::from(*count) <= MAX_GRANTS)
     }
 }
 
-impl FromHost {
-    /// Bytes of every record.
-    pub const BYTES: usize = HEAD;
+impl FromMember {
+    /// Bytes of the longest record.
+    pub const MAX_BYTES: usize =
+        Head::BYTES + Body::BYTES + MAX_GRANTS * (2 * u32::BYTES + <(u32, u64)>::BYTES);
 
     /// The record's bytes.
-    pub fn encode(self) -> [u8; Self::BYTES] {
+    pub fn encode(&self) -> Vec<u8> {
+        let head = |tag, flags, number| Head { tag, flags, number }.to_bytes();
         match self {
-            Self::Gone => head(GONE, 0, 0),
-            Self::Back => head(BACK, 0, 0),
-            Self::Done(number) => head(DONE, 0, number),
-            Self::Declined(number, why) => head(DECLINED, why as u8, number),
-            Self::HandOff(number) => head(HAND_OFF, 0, number),
+            Self::Arrived => head(Tag::Arrived, 0, 0),
+            Self::Leaving => head(Tag::Leaving, 0, 0),
+            Self::Received => head(Tag::Received, 0, 0),
+            Self::Withdraw(number) => head(Tag::Withdraw, 0, *number),
+            Self::Delegate(number, delegation) => {
+                let mut out = head(Tag::Delegate, 0, *number);
+                out.extend(delegation.encode());
+                out
+            }
+            Self::Offer(offer) => {
+                let mut out = head(Tag::Offer, offer.flags(), offer.number);
+                offer.append_to(&mut out);
+                out
+            }
         }
     }
 
     /// Reads a record.
-    pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let number = word32(bytes, 4).filter(|_| bytes.len() == HEAD)?;
-        match (*bytes.first()?, *bytes.get(1)?) {
-            (GONE, _) => Some(Self::Gone),
-            (BACK, _) => Some(Self::Back),
-            (DONE, _) => Some(Self::Done(number)),
-            (DECLINED, 1) => Some(Self::Declined(number, Decline::NameTaken)),
-            (DECLINED, 2) => Some(Self::Declined(number, Decline::Full)),
-            (DECLINED, 3) => Some(Self::Declined(number, Decline::Unfit)),
-            (HAND_OFF, _) => Some(Self::HandOff(number)),
-            _ => None,
+    ///
+    /// # Errors
+    ///
+    /// [`DecodeError`].
+    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        let mut from = Reader::new(bytes);
+        let Head { tag, flags, number } = from.field("head")?;
+        let (plain, alone) = (flags == 0, flags == 0 && number == 0);
+        let (said, fine) = match tag {
+            Tag::Arrived => (Self::Arrived, alone),
+            Tag::Leaving => (Self::Leaving, alone),
+            Tag::Received => (Self::Received, alone),
+            Tag::Withdraw => (Self::Withdraw(number), plain),
+            Tag::Delegate => (Self::Delegate(number, from.field("delegation")?), plain),
+            Tag::Offer => (
+                Self::Offer(Announcement::read(flags, number, &mut from)?),
+                true,
+            ),
+        };
+        let (found, left) = (bytes.len(), from.rest().len());
+        if left != 0 {
+            let wanted = found - left;
+            return Err(DecodeError::Length { found, wanted });
         }
+        let record = "FromMember";
+        fine.then_some(said).ok_or(DecodeError::Check { record })
+    }
+}
+
+impl Announcement {
+    fn flags(&self) -> u8 {
+        let flag = |on: bool, flag: u8| if on { flag } else { 0 };
+        flag(self.reannounced, REANNOUNCED)
+            | flag(self.grants.anyone, ANYONE)
+            | flag(self.grants.token.is_some(), TOKEN)
+    }
+
+    /// The body and the lists.
+    fn append_to(&self, out: &mut Vec<u8>) {
+        let Grants {
+            users,
+            groups,
+            processes,
+            token,
+            ..
+        } = &self.grants;
+        let count = |len: usize| u8::try_from(len.min(MAX_GRANTS)).unwrap_or(0);
+        let body = Body {
+            kind: self.kind,
+            users: count(users.len()),
+            groups: count(groups.len()),
+            processes: count(processes.len()),
+            token: token.unwrap_or_default(),
+            name: self.name,
+        };
+        out.extend(body.encode());
+        let ids = [users, groups].map(|ids| ids.iter().take(MAX_GRANTS));
+        out.extend(ids.into_iter().flatten().flat_map(|id| id.to_le_bytes()));
+        for (pid, started) in processes.iter().take(MAX_GRANTS) {
+            out.extend(pid.to_le_bytes());
+            out.extend(started.to_le_bytes());
+        }
+    }
+
+    fn read(flags: u8, number: u32, from: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let body: Body = from.field("body")?;
+        let token = (flags & TOKEN != 0).then_some(body.token);
+        let known = flags & !(REANNOUNCED | ANYONE | TOKEN) == 0;
+        if !known || body.token != token.unwrap_or_default() {
+            let record = "Announcement";
+            return Err(DecodeError::Check { record });
+        }
+        Ok(Self {
+            number,
+            kind: body.kind,
+            name: body.name,
+            grants: Grants {
+                anyone: flags & ANYONE != 0,
+                users: from.list("users", body.users.into())?,
+                groups: from.list("groups", body.groups.into())?,
+                processes: from.list("processes", body.processes.into())?,
+                token,
+            },
+            reannounced: flags & REANNOUNCED != 0,
+        })
     }
 }
 
@@ -274,37 +280,12 @@ mod tests {
     }
 
     #[test]
-    fn records_survive_the_wire() {
-        let mut plain = announcement(0);
-        plain.grants.anyone = false;
-        plain.grants.token = None;
-        plain.reannounced = false;
-        let said = [
-            FromMember::Arrived,
-            FromMember::Leaving,
-            FromMember::Offer(plain),
-            FromMember::Offer(announcement(3)),
-            FromMember::Offer(announcement(64)),
-            FromMember::Delegate(8, delegation()),
-            FromMember::Withdraw(7),
-            FromMember::Received,
-        ];
-        for record in said {
+    fn lists_of_every_length_survive_the_wire() {
+        for count in [0, 3, 64] {
+            let record = FromMember::Offer(announcement(count));
             let bytes = record.encode();
             assert!(bytes.len() <= FromMember::MAX_BYTES);
-            assert_eq!(FromMember::decode(&bytes), Some(record));
-        }
-        let heard = [
-            FromHost::Gone,
-            FromHost::Back,
-            FromHost::Done(1),
-            FromHost::Declined(2, Decline::NameTaken),
-            FromHost::Declined(3, Decline::Full),
-            FromHost::Declined(4, Decline::Unfit),
-            FromHost::HandOff(u32::MAX),
-        ];
-        for record in heard {
-            assert_eq!(FromHost::decode(&record.encode()), Some(record));
+            assert_eq!(FromMember::decode(&bytes), Ok(record));
         }
     }
 
@@ -321,21 +302,24 @@ mod tests {
     fn what_is_no_record() {
         let delegated = FromMember::Delegate(8, delegation()).encode();
         for len in 0..delegated.len() {
-            assert_eq!(FromMember::decode(&delegated[..len]), None, "{len} bytes");
+            assert!(
+                FromMember::decode(&delegated[..len]).is_err(),
+                "{len} bytes"
+            );
         }
         let good = FromMember::Offer(announcement(3)).encode();
         for len in 0..good.len() {
-            assert_eq!(FromMember::decode(&good[..len]), None, "{len} bytes");
+            assert!(FromMember::decode(&good[..len]).is_err(), "{len} bytes");
         }
         // A kind, counts and a name that are none.
         for (at, byte) in [(8, 0), (9, 4), (10, 200), (11, 65), (32, 0)] {
             let mut bad = good.clone();
             bad[at] = byte;
-            assert_eq!(FromMember::decode(&bad), None, "byte {at}");
+            assert!(FromMember::decode(&bad).is_err(), "byte {at}");
         }
-        assert_eq!(FromMember::decode(b"A"), None);
-        assert_eq!(FromMember::decode(&[b'Z'; 8]), None);
-        assert_eq!(FromHost::decode(&[b'N', 9, 0, 0, 0, 0, 0, 0]), None);
-        assert_eq!(FromHost::decode(b"G"), None);
+        assert!(FromMember::decode(b"A").is_err());
+        assert!(FromMember::decode(&[b'Z'; 8]).is_err());
+        assert!(FromHost::decode(&[b'N', 9, 0, 0, 0, 0, 0, 0]).is_err());
+        assert!(FromHost::decode(b"G").is_err());
     }
 }

@@ -6,6 +6,7 @@
 //!
 //! | module | what it lays out |
 //! |---|---|
+//! | [`codec`] | how records and words are declared, written and read |
 //! | [`limits`] | every bound, with a line for each user of it |
 //! | [`region`] | where each table lies in a region's file |
 //! | [`signal`] | the slots of signal FIFOs, and how ranges are found |
@@ -17,8 +18,10 @@
 //! | [`trace`] | the switch of a trace, and the words of an event |
 //! | [`channel`] | a channel's memory: stamps, metas, readers |
 //! | [`bridge`] | the memory and the records of a connection between two domains |
+//! | [`beside`] | what stands for a payload that goes beside a ring |
 //! | [`rpc`] | the packets of calls and answers |
 //! | [`sum`] | the checksum of units and packets |
+//! | [`handshake`] | the form of a request and its answer, which opens a connection |
 //! | [`hello`] | what a newcomer and the host say to one another |
 //! | [`control`] | what a member and its host say to one another |
 //! | [`connect`] | what a client from outside and the host say to one another |
@@ -33,12 +36,15 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod beside;
 pub mod bridge;
 pub mod channel;
+pub mod codec;
 pub mod connect;
 pub mod control;
 pub mod delegate;
 pub mod denied;
+pub mod handshake;
 pub mod hello;
 pub mod limits;
 pub mod name;

@@ -9,6 +9,8 @@
 //!   sent to a position of a port. A space writes only its own row, so taking a
 //!   message over touches no line that another core holds.
 
+use crate::codec::{bits_of, word};
+use crate::codes;
 use crate::limits::{CHUNK_PAGES, PAGE, SMALL_CLASSES};
 
 /// An allocation word.
@@ -283,39 +285,44 @@ impl Descriptor {
     }
 }
 
-/// What a chunk is used for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum ChunkUse {
-    /// Nobody's.
-    Free = 0,
-    /// Being taken by its cache owner: populated, cut up.
-    Taking = 1,
-    /// Cut into extents of one size class.
-    Small = 2,
-    /// First of a run.
-    Head = 3,
-    /// Part of a run whose head is `argument`.
-    Body = 4,
-    /// Being given back by the space named as cache owner.
-    Returning = 5,
+codes! {
+    /// What a chunk is used for.
+    pub enum ChunkUse: u8 {
+        /// Nobody's.
+        Free = 0,
+        /// Being taken by its cache owner: populated, cut up.
+        Taking = 1,
+        /// Cut into extents of one size class.
+        Small = 2,
+        /// First of a run.
+        Head = 3,
+        /// Part of a run whose head is `argument`.
+        Body = 4,
+        /// Being given back by the space named as cache owner.
+        Returning = 5,
+    }
 }
 
-/// A chunk's word: use, populated, huge, size code, cache owner, argument.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ChunkWord {
-    /// What it is used for.
-    pub r#use: ChunkUse,
-    /// Its memory was taken from the kernel.
-    pub populated: bool,
-    /// Its memory is one huge page.
-    pub huge: bool,
-    /// The space that allocates from it, 0 for none (up for adoption).
-    pub cache_owner: u8,
-    /// The size code of its extents, or of the run.
-    pub size: u16,
-    /// For a body, the index of the head.
-    pub argument: u32,
+// An unknown use, which no member writes, reads as a body of nothing.
+bits_of! { ChunkUse: u8, unknown => Body; }
+
+word! {
+    /// A chunk's word: use, populated, huge, size code, cache owner, argument.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct ChunkWord {
+        /// What it is used for.
+        pub r#use: ChunkUse = 0..6,
+        /// Its memory was taken from the kernel.
+        pub populated: bool = 6..7,
+        /// Its memory is one huge page.
+        pub huge: bool = 7..8,
+        /// The space that allocates from it, 0 for none (up for adoption).
+        pub cache_owner: u8 = 8..16,
+        /// The size code of its extents, or of the run.
+        pub size: u16 = 16..32,
+        /// For a body, the index of the head.
+        pub argument: u32 = 32..64,
+    }
 }
 
 impl ChunkWord {
@@ -328,37 +335,6 @@ impl ChunkWord {
         size: 0,
         argument: 0,
     };
-
-    /// Packs it.
-    pub const fn pack(self) -> u64 {
-        self.r#use as u64
-            | (self.populated as u64) << 6
-            | (self.huge as u64) << 7
-            | (self.cache_owner as u64) << 8
-            | (self.size as u64) << 16
-            | (self.argument as u64) << 32
-    }
-
-    /// Reads it. An unknown use, which no member writes, reads as a body of nothing.
-    pub const fn unpack(word: u64) -> Self {
-        let b = word.to_le_bytes();
-        let r#use = match b[0] & 0x3f {
-            0 => ChunkUse::Free,
-            1 => ChunkUse::Taking,
-            2 => ChunkUse::Small,
-            3 => ChunkUse::Head,
-            5 => ChunkUse::Returning,
-            _ => ChunkUse::Body,
-        };
-        Self {
-            r#use,
-            populated: b[0] & 0x40 != 0,
-            huge: b[0] & 0x80 != 0,
-            cache_owner: b[1],
-            size: u16::from_le_bytes([b[2], b[3]]),
-            argument: u32::from_le_bytes([b[4], b[5], b[6], b[7]]),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -4,52 +4,60 @@ use crate::limits::{
     BANK_SLOTS, MAX_BANKS, MAX_SLOT_LINES, MAX_SLOTS, MIN_SLOTS, PAGE, QUEUE_HEAP,
 };
 
-/// What a port's entry is doing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum PortPhase {
-    /// Free: a space may make a new port of it.
-    Free = 0,
-    /// Being bound by its owner, or being made free again by it: no other space touches the entry
-    /// or what it names, but the host once that space is dead.
-    Binding = 1,
-    /// Receives messages.
-    Open = 2,
-    /// Its receive right travels in a message; messages queue meanwhile.
-    Moving = 3,
-    /// Being closed: its queue is drained by its owner, or by the host if that is dead.
-    Closing = 4,
-    /// Closed, but a slot is still claimed by a live sender.
-    Lingering = 5,
+use crate::codec::{bits_of, word};
+use crate::codes;
+
+codes! {
+    /// What a port's entry is doing.
+    pub enum PortPhase: u8 {
+        /// Free: a space may make a new port of it.
+        Free = 0,
+        /// Being bound by its owner, or being made free again by it: no other space touches the entry
+        /// or what it names, but the host once that space is dead.
+        Binding = 1,
+        /// Receives messages.
+        Open = 2,
+        /// Its receive right travels in a message; messages queue meanwhile.
+        Moving = 3,
+        /// Being closed: its queue is drained by its owner, or by the host if that is dead.
+        Closing = 4,
+        /// Closed, but a slot is still claimed by a live sender.
+        Lingering = 5,
+    }
 }
 
-/// A port's status word.
-///
-/// The generation goes up when the port begins to close, so every right made
-/// before is a dead name from that moment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PortStatus {
-    /// What it is doing.
-    pub phase: PortPhase,
-    /// The space that it is bound to; while it moves, the space that sent it. Of a segment, the
-    /// space that is about to close or rename it, and 0 most of the time.
-    pub owner: u8,
-    /// Serves requests (a synchronous port) instead of messages.
-    pub synchronous: bool,
-    /// Hands out the most urgent message first.
-    pub by_urgency: bool,
-    /// Gives each receiver its own copy of what is sent.
-    pub copied: bool,
-    /// Takes one client's replies; not named, not listed.
-    pub replies: bool,
-    /// Is a segment: it has no owner, and lives as long as a right on it exists. Its one
-    /// message, which no receiver takes, holds the memory.
-    pub shared: bool,
-    /// Of a segment: its publisher, the space in `owner`, is about to give it another name. A space
-    /// that makes a right from the name clears this.
-    pub reissuing: bool,
-    /// Which port of this entry it is.
-    pub generation: u32,
+// An unknown phase, which no member writes, reads as lingering.
+bits_of! { PortPhase: u8, unknown => Lingering; }
+
+word! {
+    /// A port's status word.
+    ///
+    /// The generation goes up when the port begins to close, so every right made
+    /// before is a dead name from that moment.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct PortStatus {
+        /// What it is doing.
+        pub phase: PortPhase = 0..8,
+        /// The space that it is bound to; while it moves, the space that sent it. Of a segment, the
+        /// space that is about to close or rename it, and 0 most of the time.
+        pub owner: u8 = 8..16,
+        /// Serves requests (a synchronous port) instead of messages.
+        pub synchronous: bool = 16..17,
+        /// Hands out the most urgent message first.
+        pub by_urgency: bool = 17..18,
+        /// Gives each receiver its own copy of what is sent.
+        pub copied: bool = 18..19,
+        /// Takes one client's replies; not named, not listed.
+        pub replies: bool = 19..20,
+        /// Is a segment: it has no owner, and lives as long as a right on it exists. Its one
+        /// message, which no receiver takes, holds the memory.
+        pub shared: bool = 20..21,
+        /// Of a segment: its publisher, the space in `owner`, is about to give it another name. A
+        /// space that makes a right from the name clears this.
+        pub reissuing: bool = 21..22,
+        /// Which port of this entry it is.
+        pub generation: u32 = 32..56,
+    }
 }
 
 /// Bits of a port's generation.
@@ -71,19 +79,6 @@ impl PortStatus {
         generation: 0,
     };
 
-    /// Packs it.
-    pub const fn pack(self) -> u64 {
-        self.phase as u64
-            | (self.owner as u64) << 8
-            | (self.synchronous as u64) << 16
-            | (self.by_urgency as u64) << 17
-            | (self.copied as u64) << 18
-            | (self.replies as u64) << 19
-            | (self.shared as u64) << 20
-            | (self.reissuing as u64) << 21
-            | ((self.generation & GENERATION_MASK) as u64) << 32
-    }
-
     /// A mask, and what a status word under it must be, for a port of this generation that
     /// takes messages, and is synchronous, or not, or either.
     #[inline]
@@ -101,29 +96,6 @@ impl PortStatus {
         match synchronous {
             None => (mask, value),
             Some(synchronous) => (mask | 1 << 16, value | (synchronous as u64) << 16),
-        }
-    }
-
-    /// Reads it. An unknown phase, which no member writes, reads as lingering.
-    pub const fn unpack(word: u64) -> Self {
-        let b = word.to_le_bytes();
-        Self {
-            phase: match b[0] {
-                0 => PortPhase::Free,
-                1 => PortPhase::Binding,
-                2 => PortPhase::Open,
-                3 => PortPhase::Moving,
-                4 => PortPhase::Closing,
-                _ => PortPhase::Lingering,
-            },
-            owner: b[1],
-            synchronous: b[2] & 1 != 0,
-            by_urgency: b[2] & 2 != 0,
-            copied: b[2] & 4 != 0,
-            replies: b[2] & 8 != 0,
-            shared: b[2] & 16 != 0,
-            reissuing: b[2] & 32 != 0,
-            generation: u32::from_le_bytes([b[4], b[5], b[6], b[7]]),
         }
     }
 }
@@ -257,16 +229,16 @@ pub struct PortName {
     pub generation: u32,
 }
 
-/// What a right that travels in a message allows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum RightKind {
-    /// To send any number of messages.
-    Send = 1,
-    /// To send one message.
-    SendOnce = 2,
-    /// To receive.
-    Receive = 3,
+codes! {
+    /// What a right that travels in a message allows.
+    pub enum RightKind: u8 {
+        /// To send any number of messages.
+        Send = 1,
+        /// To send one message.
+        SendOnce = 2,
+        /// To receive.
+        Receive = 3,
+    }
 }
 
 /// A right as it stands in a slot: kind, port, and for a reply the request's tag.
@@ -280,136 +252,98 @@ pub struct RightWord {
     pub tag: u32,
 }
 
+word! {
+    /// The parts of a [`RightWord`], of which no member need have written the kind.
+    #[derive(Clone, Copy)]
+    struct RightParts {
+        pub kind: u8 = 0..4,
+        pub tag: u32 = 4..24,
+        pub index: u16 = 24..40,
+        pub generation: u32 = 40..64,
+    }
+}
+
 /// Bits of a request's tag.
 pub const TAG_BITS: u32 = 20;
 /// The largest tag.
 pub const TAG_MASK: u32 = (1 << TAG_BITS) - 1;
 
 impl RightWord {
-    /// Packs it: kind 4 bits, tag 20, port 16, generation 24.
+    /// Packs it.
+    #[inline]
     pub const fn pack(self) -> u64 {
-        self.kind as u64
-            | ((self.tag & TAG_MASK) as u64) << 4
-            | (self.port.index as u64) << 24
-            | ((self.port.generation & GENERATION_MASK) as u64) << 40
+        let Self { kind, port, tag } = self;
+        let parts = RightParts {
+            kind: kind as u8,
+            tag,
+            index: port.index,
+            generation: port.generation,
+        };
+        parts.pack()
     }
 
     /// Reads it; `None` if no member can have written it.
+    #[inline]
     pub const fn unpack(word: u64) -> Option<Self> {
-        let b = word.to_le_bytes();
-        let kind = match b[0] & 15 {
-            1 => RightKind::Send,
-            2 => RightKind::SendOnce,
-            3 => RightKind::Receive,
-            _ => return None,
+        let parts = RightParts::unpack(word);
+        let Some(kind) = RightKind::from_code(parts.kind) else {
+            return None;
         };
-        Some(Self {
-            kind,
-            port: PortName {
-                index: u16::from_le_bytes([b[3], b[4]]),
-                generation: u32::from_le_bytes([b[5], b[6], b[7], 0]),
-            },
-            tag: u32::from_le_bytes([b[0], b[1], b[2], 0]) >> 4,
-        })
+        let port = PortName {
+            index: parts.index,
+            generation: parts.generation,
+        };
+        let tag = parts.tag;
+        Some(Self { kind, port, tag })
     }
 }
 
-/// A space's send rights on one port.
-///
-/// Each space writes only its own row of these, and replaces the count of a dead port when it
-/// meets a right on the one that the entry holds now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct SendCount {
-    /// How many. A count that has reached [`MOST_SENDS`] stays there.
-    pub count: u32,
-    /// Of messages with such a right that the space is sending, taking or disposing of: how many
-    /// such rights. A number that has reached [`u16::MAX`] stays there.
-    pub moving: u16,
-    /// Of which port of the entry.
-    pub generation: u32,
+word! {
+    /// A space's send rights on one port.
+    ///
+    /// Each space writes only its own row of these, and replaces the count of a dead port when it
+    /// meets a right on the one that the entry holds now.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+    pub struct SendCount {
+        /// How many. A count that has reached [`MOST_SENDS`] stays there.
+        pub count: u32 = 0..24,
+        /// Of messages with such a right that the space is sending, taking or disposing of: how
+        /// many such rights. A number that has reached [`u16::MAX`] stays there.
+        pub moving: u16 = 24..40,
+        /// Of which port of the entry.
+        pub generation: u32 = 40..64,
+    }
 }
 
 /// The largest count of send rights.
 pub const MOST_SENDS: u32 = (1 << 24) - 1;
 
-impl SendCount {
-    /// Packs it: count 24 bits, moving 16, generation 24.
-    pub const fn pack(self) -> u64 {
-        (self.count & MOST_SENDS) as u64
-            | (self.moving as u64) << 24
-            | ((self.generation & GENERATION_MASK) as u64) << 40
+word! {
+    /// The send rights on one port that travel: those in messages that no receiver has taken.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+    pub struct Travelling {
+        /// How many. A count that has reached [`MOST_SENDS`] stays there.
+        pub count: u32 = 0..24,
+        /// A space has died while it moved such a right, so the count may be too large.
+        pub doubtful: bool = 24..25,
+        /// How often a space has died so, modulo 2^15.
+        pub doubts: u16 = 25..40,
+        /// Of which port of the entry.
+        pub generation: u32 = 40..64,
     }
-
-    /// Reads it.
-    pub const fn unpack(word: u64) -> Self {
-        let b = word.to_le_bytes();
-        Self {
-            count: u32::from_le_bytes([b[0], b[1], b[2], 0]),
-            moving: u16::from_le_bytes([b[3], b[4]]),
-            generation: u32::from_le_bytes([b[5], b[6], b[7], 0]),
-        }
-    }
-}
-
-/// The send rights on one port that travel: those in messages that no receiver has taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct Travelling {
-    /// How many. A count that has reached [`MOST_SENDS`] stays there.
-    pub count: u32,
-    /// A space has died while it moved such a right, so the count may be too large.
-    pub doubtful: bool,
-    /// How often a space has died so, modulo 2^15.
-    pub doubts: u16,
-    /// Of which port of the entry.
-    pub generation: u32,
 }
 
 /// The largest number of [`Travelling::doubts`]; after it comes 0.
 pub const DOUBTS_MASK: u16 = (1 << 15) - 1;
 
-impl Travelling {
-    /// Packs it: count 24 bits, doubtful 1, doubts 15, generation 24.
-    pub const fn pack(self) -> u64 {
-        (self.count & MOST_SENDS) as u64
-            | (self.doubtful as u64) << 24
-            | ((self.doubts & DOUBTS_MASK) as u64) << 25
-            | ((self.generation & GENERATION_MASK) as u64) << 40
-    }
-
-    /// Reads it.
-    pub const fn unpack(word: u64) -> Self {
-        let b = word.to_le_bytes();
-        Self {
-            count: u32::from_le_bytes([b[0], b[1], b[2], 0]),
-            doubtful: b[3] & 1 != 0,
-            doubts: u16::from_le_bytes([b[3], b[4]]) >> 1,
-            generation: u32::from_le_bytes([b[5], b[6], b[7], 0]),
-        }
-    }
-}
-
-/// A space's count of send-once rights on one port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct RightCount {
-    /// How many.
-    pub count: u32,
-    /// Of which port of the entry.
-    pub generation: u32,
-}
-
-impl RightCount {
-    /// Packs it.
-    pub const fn pack(self) -> u64 {
-        (self.generation as u64) << 32 | self.count as u64
-    }
-
-    /// Reads it.
-    pub const fn unpack(word: u64) -> Self {
-        let b = word.to_le_bytes();
-        Self {
-            count: u32::from_le_bytes([b[0], b[1], b[2], b[3]]),
-            generation: u32::from_le_bytes([b[4], b[5], b[6], b[7]]),
-        }
+word! {
+    /// A space's count of send-once rights on one port.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+    pub struct RightCount {
+        /// How many.
+        pub count: u32 = 0..32,
+        /// Of which port of the entry.
+        pub generation: u32 = 32..64,
     }
 }
 

@@ -4,65 +4,57 @@
 //! that has them says so in an entry of its own row, which no other process writes while it lives;
 //! the host empties the row of a dead space.
 
-/// What an entry tells of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[repr(u8)]
-pub enum PublicKind {
-    /// Memory that the space exports.
-    Export = 1,
-    /// A port of the space whose messages go on to a port that another domain offers.
-    ConnectedTo = 2,
-    /// A process of another domain that sends to a port which the space offers.
-    Client = 3,
-    /// A channel of another domain that the space follows.
-    Following = 4,
-    /// A process of another domain that follows a channel which the space offers.
-    Follower = 5,
+use crate::codec::{Bits, word};
+use crate::codes;
+
+codes! {
+    /// What an entry tells of.
+    #[derive(PartialOrd, Ord, Hash)]
+    pub enum PublicKind: u8 {
+        /// Memory that the space exports.
+        Export = 1,
+        /// A port of the space whose messages go on to a port that another domain offers.
+        ConnectedTo = 2,
+        /// A process of another domain that sends to a port which the space offers.
+        Client = 3,
+        /// A channel of another domain that the space follows.
+        Following = 4,
+        /// A process of another domain that follows a channel which the space offers.
+        Follower = 5,
+    }
 }
 
-/// The first word of an entry.
-///
-/// ```
-/// use portolan_abi::public::{PublicKind, PublicState};
-/// let state = PublicState { kind: Some(PublicKind::Export), busy: false, number: 7 };
-/// assert_eq!(PublicState::unpack(state.pack()), state);
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PublicState {
-    /// What the entry tells of; nothing, if it is free.
-    pub kind: Option<PublicKind>,
-    /// It is being written.
-    pub busy: bool,
-    /// How often the entry was used. A reader that finds the same word before and after, with
-    /// `busy` unset, has read one use of the entry.
-    pub number: u32,
-}
-
-impl PublicState {
-    /// As a word.
-    pub const fn pack(self) -> u64 {
-        let kind = match self.kind {
+/// A kind that no member writes reads as none.
+impl Bits<Option<PublicKind>> {
+    const fn put(kind: Option<PublicKind>) -> u64 {
+        match kind {
             Some(kind) => kind as u64,
             None => 0,
-        };
-        kind | (self.busy as u64) << 8 | (self.number as u64) << 32
+        }
     }
 
-    /// From a word; a kind that no member writes reads as a free entry.
-    pub const fn unpack(word: u64) -> Self {
-        let b = word.to_le_bytes();
-        Self {
-            kind: match b[0] {
-                1 => Some(PublicKind::Export),
-                2 => Some(PublicKind::ConnectedTo),
-                3 => Some(PublicKind::Client),
-                4 => Some(PublicKind::Following),
-                5 => Some(PublicKind::Follower),
-                _ => None,
-            },
-            busy: b[1] & 1 != 0,
-            number: u32::from_le_bytes([b[4], b[5], b[6], b[7]]),
-        }
+    const fn get(bits: u64) -> Option<PublicKind> {
+        PublicKind::from_code(Bits::<u8>::get(bits))
+    }
+}
+
+word! {
+    /// The first word of an entry.
+    ///
+    /// ```
+    /// use portolan_abi::public::{PublicKind, PublicState};
+    /// let state = PublicState { kind: Some(PublicKind::Export), busy: false, number: 7 };
+    /// assert_eq!(PublicState::unpack(state.pack()), state);
+    /// ```
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct PublicState {
+        /// What the entry tells of; nothing, if it is free.
+        pub kind: Option<PublicKind> = 0..8,
+        /// It is being written.
+        pub busy: bool = 8..9,
+        /// How often the entry was used. A reader that finds the same word before and after, with
+        /// `busy` unset, has read one use of the entry.
+        pub number: u32 = 32..64,
     }
 }
 

@@ -20,6 +20,9 @@
 //! body that has [`Flags::PIECE`] begins with a word that says where in the whole it
 //! belongs: `offset 32 | total 32`.
 
+use crate::codec::word;
+use crate::codes;
+
 /// Bytes of the two words.
 pub const HEADER_BYTES: usize = 16;
 /// Bytes of the word before a piece.
@@ -42,53 +45,36 @@ pub const NOT_WANTED: u32 = 1;
 
 const LOW_24: u32 = (1 << 24) - 1;
 
-/// What a packet is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Kind {
-    /// Client: it is there, and what is the server's incarnation? No body: its session is in
-    /// the checksum.
-    Hello = 1,
-    /// Server: who it is. Body: its incarnation.
-    Welcome = 2,
-    /// Client: a call, or a piece of one.
-    Call = 3,
-    /// Server: an answer, or a piece of one.
-    Answer = 4,
-    /// Client: what of these? Body: the incarnation, the lowest number that may still come,
-    /// a bit for each number from there on, a bit for each place whose call has arrived.
-    Ask = 5,
-    /// Server: these have arrived. Body: a bit for each number from the packet's on.
-    Arrived = 6,
-    /// Either: pieces of a message are missing. Body: the first, a bit for each.
-    Missing = 7,
-    /// Client: this number will not come ([`NOT_COMING`]), or is not wanted any more
-    /// ([`NOT_WANTED`]).
-    Cancel = 8,
-    /// Client: the answer has arrived, and need not be kept.
-    Done = 9,
-    /// Either: it goes away. What is open is lost.
-    Bye = 10,
+codes! {
+    /// What a packet is for.
+    pub enum Kind: u8 {
+        /// Client: it is there, and what is the server's incarnation? No body: its session is in
+        /// the checksum.
+        Hello = 1,
+        /// Server: who it is. Body: its incarnation.
+        Welcome = 2,
+        /// Client: a call, or a piece of one.
+        Call = 3,
+        /// Server: an answer, or a piece of one.
+        Answer = 4,
+        /// Client: what of these? Body: the incarnation, the lowest number that may still come,
+        /// a bit for each number from there on, a bit for each place whose call has arrived.
+        Ask = 5,
+        /// Server: these have arrived. Body: a bit for each number from the packet's on.
+        Arrived = 6,
+        /// Either: pieces of a message are missing. Body: the first, a bit for each.
+        Missing = 7,
+        /// Client: this number will not come ([`NOT_COMING`]), or is not wanted any more
+        /// ([`NOT_WANTED`]).
+        Cancel = 8,
+        /// Client: the answer has arrived, and need not be kept.
+        Done = 9,
+        /// Either: it goes away. What is open is lost.
+        Bye = 10,
+    }
 }
 
 impl Kind {
-    #[inline]
-    const fn unpack(bits: u8) -> Option<Self> {
-        Some(match bits {
-            1 => Self::Hello,
-            2 => Self::Welcome,
-            3 => Self::Call,
-            4 => Self::Answer,
-            5 => Self::Ask,
-            6 => Self::Arrived,
-            7 => Self::Missing,
-            8 => Self::Cancel,
-            9 => Self::Done,
-            10 => Self::Bye,
-            _ => return None,
-        })
-    }
-
     /// Whether its checksum is the same whatever the server's incarnation.
     #[inline]
     pub const fn is_greeting(self) -> bool {
@@ -131,46 +117,27 @@ impl Flags {
     }
 }
 
-/// How a call ended, in its answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Status {
-    /// The body is what the method returned.
-    Returned = 0,
-    /// No such method. It was not executed.
-    UnknownMethod = 1,
-    /// The arguments are not what the method takes. It was not executed.
-    Unreadable = 2,
-    /// The handler panicked; the body says how, in UTF-8.
-    Panicked = 3,
-    /// The deadline had passed when it arrived. It was not executed.
-    TooLate = 4,
-    /// The server has too much to do. It was not executed.
-    Busy = 5,
-    /// The handler ended without an answer.
-    Dropped = 6,
-    /// The result is longer than an answer may be.
-    TooLong = 7,
-    /// The result cannot be written.
-    Unwritable = 8,
-}
-
-impl Status {
-    /// From the first word of an answer.
-    #[inline]
-    pub const fn unpack(what: u32) -> Option<Self> {
-        Some(match what {
-            0 => Self::Returned,
-            1 => Self::UnknownMethod,
-            2 => Self::Unreadable,
-            3 => Self::Panicked,
-            4 => Self::TooLate,
-            5 => Self::Busy,
-            6 => Self::Dropped,
-            7 => Self::TooLong,
-            8 => Self::Unwritable,
-            _ => return None,
-        })
+codes! {
+    /// How a call ended, in the first word of its answer.
+    pub enum Status: u32 {
+        /// The body is what the method returned.
+        Returned = 0,
+        /// No such method. It was not executed.
+        UnknownMethod = 1,
+        /// The arguments are not what the method takes. It was not executed.
+        Unreadable = 2,
+        /// The handler panicked; the body says how, in UTF-8.
+        Panicked = 3,
+        /// The deadline had passed when it arrived. It was not executed.
+        TooLate = 4,
+        /// The server has too much to do. It was not executed.
+        Busy = 5,
+        /// The handler ended without an answer.
+        Dropped = 6,
+        /// The result is longer than an answer may be.
+        TooLong = 7,
+        /// The result cannot be written.
+        Unwritable = 8,
     }
 }
 
@@ -204,44 +171,68 @@ pub struct Header {
     pub when: u32,
 }
 
+word! {
+    /// The first word of a packet.
+    #[derive(Clone, Copy)]
+    struct First {
+        pub checksum: u32 = 0..32,
+        pub what: u32 = 32..64,
+    }
+}
+
+word! {
+    /// The second word of a packet.
+    #[derive(Clone, Copy)]
+    struct Second {
+        pub kind: u8 = 0..4,
+        pub flags: u8 = 4..8,
+        pub when: u32 = 8..32,
+        pub behind: u8 = 32..40,
+        pub number: u32 = 40..64,
+    }
+}
+
 impl Header {
     /// As words.
     #[inline]
     pub const fn pack(self, checksum: u32) -> [u64; 2] {
-        [
-            (self.what as u64) << 32 | checksum as u64,
-            ((self.number & LOW_24) as u64) << 40
-                | (self.behind as u64) << 32
-                | ((self.when & LOW_24) as u64) << 8
-                | ((self.flags.0 & 15) as u64) << 4
-                | self.kind as u64,
-        ]
+        let first = First {
+            checksum,
+            what: self.what,
+        };
+        let second = Second {
+            kind: self.kind as u8,
+            flags: self.flags.0,
+            when: self.when,
+            behind: self.behind,
+            number: self.number,
+        };
+        [first.pack(), second.pack()]
     }
 
     /// The flags in words, whatever else they say.
     #[inline]
     pub const fn flags(words: [u64; 2]) -> Flags {
-        let [low, ..] = words[1].to_le_bytes();
-        Flags(low >> 4)
+        Flags(Second::unpack(words[1]).flags)
     }
 
     /// From words; and the checksum. `None` if there is no such kind.
     #[inline]
     pub const fn unpack(words: [u64; 2]) -> Option<(Self, u32)> {
-        let [c0, c1, c2, c3, w0, w1, w2, w3] = words[0].to_le_bytes();
-        let [low, t0, t1, t2, behind, n0, n1, n2] = words[1].to_le_bytes();
-        let Some(kind) = Kind::unpack(low & 15) else {
+        let First { checksum, what } = First::unpack(words[0]);
+        let second = Second::unpack(words[1]);
+        let Some(kind) = Kind::from_code(second.kind) else {
             return None;
         };
         let header = Self {
             kind,
-            flags: Flags(low >> 4),
-            what: u32::from_le_bytes([w0, w1, w2, w3]),
-            number: u32::from_le_bytes([n0, n1, n2, 0]),
-            behind,
-            when: u32::from_le_bytes([t0, t1, t2, 0]),
+            flags: Flags(second.flags),
+            what,
+            number: second.number,
+            behind: second.behind,
+            when: second.when,
         };
-        Some((header, u32::from_le_bytes([c0, c1, c2, c3])))
+        Some((header, checksum))
     }
 }
 
@@ -340,15 +331,15 @@ mod tests {
     fn every_kind_and_status_is_read_as_it_was_written() {
         for bits in 0..16 {
             let words = [0, u64::from(bits)];
-            match Kind::unpack(bits) {
+            match Kind::from_code(bits) {
                 Some(kind) => {
                     let (header, _) = Header::unpack(words).unwrap();
                     assert_eq!((header.kind, kind as u8), (kind, bits));
                 }
                 None => assert_eq!(Header::unpack(words), None),
             }
-            if let Some(status) = Status::unpack(u32::from(bits)) {
-                assert_eq!(status as u8, bits);
+            if let Some(status) = Status::from_code(u32::from(bits)) {
+                assert_eq!(status as u32, u32::from(bits));
             }
         }
     }

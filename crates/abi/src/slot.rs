@@ -11,6 +11,9 @@
 //! the reply word, the urgency word, the word for sealed memory, one word for each right, two for each
 //! extent, then the header. What does not fit goes to a *header extent*.
 
+use crate::codec::{Bits, bits_of, word};
+use crate::codes;
+
 /// What a slot is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -143,35 +146,24 @@ impl core::fmt::Debug for SlotState {
     }
 }
 
-/// What a message is to its receiver.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Kind {
-    /// An ordinary message.
-    Message = 0,
-    /// A request; the reply word names where the answer goes.
-    Request = 1,
-    /// The answer to a request.
-    Reply = 2,
-    /// The request was dropped unanswered.
-    Dropped = 3,
-    /// The server died, or its port closed, before it answered.
-    ServerDead = 4,
-}
-
-impl Kind {
-    /// The kind behind a code read from shared memory; unknown ones read as a message.
-    #[inline]
-    pub const fn from_code(code: u8) -> Self {
-        match code {
-            1 => Self::Request,
-            2 => Self::Reply,
-            3 => Self::Dropped,
-            4 => Self::ServerDead,
-            _ => Self::Message,
-        }
+codes! {
+    /// What a message is to its receiver.
+    pub enum Kind: u8 {
+        /// An ordinary message.
+        Message = 0,
+        /// A request; the reply word names where the answer goes.
+        Request = 1,
+        /// The answer to a request.
+        Reply = 2,
+        /// The request was dropped unanswered.
+        Dropped = 3,
+        /// The server died, or its port closed, before it answered.
+        ServerDead = 4,
     }
 }
+
+// An unknown kind, which no member writes, reads as a message.
+bits_of! { Kind: u8, unknown => Message; }
 
 /// What [`Meta::plain`] writes and [`Meta::read_plain`] reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -188,34 +180,36 @@ pub struct Plain {
     pub structure: bool,
 }
 
-/// The meta word of a published slot: how to read its inline bytes.
-///
-/// ```
-/// use portolan_abi::slot::{Kind, Meta};
-/// let meta = Meta { header: 48, ..Meta::new(Kind::Message) };
-/// assert_eq!(Meta::unpack(meta.pack()), meta);
-/// assert_eq!(meta.inline_bytes(), 48);
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Meta {
-    /// Bytes of the header.
-    pub header: u16,
-    /// How many extents travel.
-    pub extents: u16,
-    /// How many rights travel.
-    pub rights: u8,
-    /// What the message is.
-    pub kind: Kind,
-    /// Header and descriptors lie in a header extent, whose descriptor alone is inline.
-    pub spilled: bool,
-    /// An urgency word is there.
-    pub urgent: bool,
-    /// A reply word is there.
-    pub reply: bool,
-    /// The first extents hold a data structure.
-    pub structure: bool,
-    /// A word is there by which the receiver finds sealed memory in its own process.
-    pub sealed: bool,
+word! {
+    /// The meta word of a published slot: how to read its inline bytes.
+    ///
+    /// ```
+    /// use portolan_abi::slot::{Kind, Meta};
+    /// let meta = Meta { header: 48, ..Meta::new(Kind::Message) };
+    /// assert_eq!(Meta::unpack(meta.pack()), meta);
+    /// assert_eq!(meta.inline_bytes(), 48);
+    /// ```
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Meta {
+        /// Bytes of the header.
+        pub header: u16 = 0..16,
+        /// How many extents travel.
+        pub extents: u16 = 16..32,
+        /// How many rights travel.
+        pub rights: u8 = 32..40,
+        /// What the message is.
+        pub kind: Kind = 40..48,
+        /// Header and descriptors lie in a header extent, whose descriptor alone is inline.
+        pub spilled: bool = 48..49,
+        /// An urgency word is there.
+        pub urgent: bool = 49..50,
+        /// A reply word is there.
+        pub reply: bool = 50..51,
+        /// The first extents hold a data structure.
+        pub structure: bool = 51..52,
+        /// A word is there by which the receiver finds sealed memory in its own process.
+        pub sealed: bool = 52..53,
+    }
 }
 
 impl Meta {
@@ -240,46 +234,6 @@ impl Meta {
         }
     }
 
-    /// Packs it into a slot's second word.
-    pub const fn pack(self) -> u64 {
-        let mut word = self.header as u64
-            | (self.extents as u64) << 16
-            | (self.rights as u64) << 32
-            | (self.kind as u64) << 40;
-        if self.spilled {
-            word |= Self::SPILLED;
-        }
-        if self.urgent {
-            word |= Self::URGENT;
-        }
-        if self.reply {
-            word |= Self::REPLY;
-        }
-        if self.structure {
-            word |= Self::STRUCTURE;
-        }
-        if self.sealed {
-            word |= Self::SEALED;
-        }
-        word
-    }
-
-    /// Reads a slot's second word. An unknown kind, which no member writes, reads as a message.
-    pub const fn unpack(word: u64) -> Self {
-        let bytes = word.to_le_bytes();
-        Self {
-            header: u16::from_le_bytes([bytes[0], bytes[1]]),
-            extents: u16::from_le_bytes([bytes[2], bytes[3]]),
-            rights: bytes[4],
-            kind: Kind::from_code(bytes[5]),
-            spilled: word & Self::SPILLED != 0,
-            urgent: word & Self::URGENT != 0,
-            reply: word & Self::REPLY != 0,
-            structure: word & Self::STRUCTURE != 0,
-            sealed: word & Self::SEALED != 0,
-        }
-    }
-
     /// The meta word of a message with nothing but a header, extents, perhaps a structure in
     /// them, and perhaps a reply word: what [`Meta::pack`] gives, without its branches.
     #[inline]
@@ -299,7 +253,7 @@ impl Meta {
             return None;
         }
         Some(Plain {
-            kind: Kind::from_code(b[5]),
+            kind: Bits::<Kind>::get(b[5] as u64),
             header: u16::from_le_bytes([b[0], b[1]]) as usize,
             extents: u16::from_le_bytes([b[2], b[3]]) as usize,
             reply: word & Self::REPLY != 0,

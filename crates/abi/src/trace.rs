@@ -10,6 +10,9 @@
 //!
 //! An event takes one line of its space's ring: the state word, then seven words.
 
+use crate::codec::word;
+use crate::codes;
+
 /// Events that a ring may have: its binary logarithm at the least.
 pub const MIN_RING: u8 = 4;
 /// And at the most.
@@ -17,50 +20,51 @@ pub const MAX_RING: u8 = 16;
 /// Words of an event besides its state.
 pub const EVENT_WORDS: usize = 7;
 
-/// What an event tells of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[repr(u8)]
-pub enum EventKind {
-    /// A message was sent.
-    Send = 0,
-    /// A message was taken.
-    Receive = 1,
-    /// A message's pages were opened, or mapped, in one go.
-    Map = 2,
-    /// A first touch opened pages of a guarded extent.
-    Fault = 3,
-    /// A sender woke a receiver.
-    Wake = 4,
-    /// A receiver slept.
-    Sleep = 5,
-    /// The host learned that a space has died.
-    Death = 6,
-    /// The host returned what a space had held.
-    Reclaim = 7,
-    /// A message was written to a channel.
-    Write = 8,
-    /// A message was read from a channel.
-    Read = 9,
-    /// A sample was published.
-    Publish = 10,
-    /// A sample was taken.
-    Take = 11,
-    /// A client called, and has its answer.
-    Call = 12,
-    /// A server ran a call.
-    Answer = 13,
-    /// An address was signalled.
-    Signal = 14,
-    /// A signal came to its handlers.
-    Deliver = 15,
-    /// Imported memory was written.
-    Update = 16,
-    /// Notifications of an export's importers were taken.
-    Notify = 17,
-    /// A message went to another domain.
-    Depart = 18,
-    /// A message came from another domain.
-    Arrive = 19,
+codes! {
+    /// What an event tells of.
+    #[derive(PartialOrd, Ord, Hash)]
+    pub enum EventKind: u8 {
+        /// A message was sent.
+        Send = 0,
+        /// A message was taken.
+        Receive = 1,
+        /// A message's pages were opened, or mapped, in one go.
+        Map = 2,
+        /// A first touch opened pages of a guarded extent.
+        Fault = 3,
+        /// A sender woke a receiver.
+        Wake = 4,
+        /// A receiver slept.
+        Sleep = 5,
+        /// The host learned that a space has died.
+        Death = 6,
+        /// The host returned what a space had held.
+        Reclaim = 7,
+        /// A message was written to a channel.
+        Write = 8,
+        /// A message was read from a channel.
+        Read = 9,
+        /// A sample was published.
+        Publish = 10,
+        /// A sample was taken.
+        Take = 11,
+        /// A client called, and has its answer.
+        Call = 12,
+        /// A server ran a call.
+        Answer = 13,
+        /// An address was signalled.
+        Signal = 14,
+        /// A signal came to its handlers.
+        Deliver = 15,
+        /// Imported memory was written.
+        Update = 16,
+        /// Notifications of an export's importers were taken.
+        Notify = 17,
+        /// A message went to another domain.
+        Depart = 18,
+        /// A message came from another domain.
+        Arrive = 19,
+    }
 }
 
 /// Kinds that a switch has bits for.
@@ -68,30 +72,6 @@ const KINDS: u32 = 20;
 const _: () = assert!(EventKind::ALL.len() == KINDS as usize);
 
 impl EventKind {
-    /// Every kind, in the order of their codes.
-    pub const ALL: [Self; 20] = [
-        Self::Send,
-        Self::Receive,
-        Self::Map,
-        Self::Fault,
-        Self::Wake,
-        Self::Sleep,
-        Self::Death,
-        Self::Reclaim,
-        Self::Write,
-        Self::Read,
-        Self::Publish,
-        Self::Take,
-        Self::Call,
-        Self::Answer,
-        Self::Signal,
-        Self::Deliver,
-        Self::Update,
-        Self::Notify,
-        Self::Depart,
-        Self::Arrive,
-    ];
-
     /// Its bit in a switch.
     #[inline]
     pub const fn bit(self) -> u32 {
@@ -172,33 +152,27 @@ impl TraceSwitch {
     }
 }
 
-/// The state word of an event's line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EventState {
-    /// The event's number in its ring, plus one; 0 if there is none.
-    pub number: u64,
-    /// Lower half of the incarnation of the space that wrote it.
-    pub incarnation: u16,
-    /// It is being written.
-    pub busy: bool,
+word! {
+    /// The state word of an event's line.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct EventState {
+        /// It is being written.
+        pub busy: bool = 0..1,
+        /// Lower half of the incarnation of the space that wrote it.
+        pub incarnation: u16 = 1..17,
+        /// The event's number in its ring, plus one; 0 if there is none.
+        pub number: u64 = 17..64,
+    }
 }
 
-impl EventState {
-    /// Packs it.
-    #[inline]
-    pub const fn pack(self) -> u64 {
-        self.number << 17 | (self.incarnation as u64) << 1 | self.busy as u64
-    }
-
-    /// Reads it.
-    #[inline]
-    pub const fn unpack(word: u64) -> Self {
-        let b = (word >> 1).to_le_bytes();
-        Self {
-            number: word >> 17,
-            incarnation: u16::from_le_bytes([b[0], b[1]]),
-            busy: word & 1 != 0,
-        }
+word! {
+    /// The word of an event that says what it tells of.
+    #[derive(Clone, Copy)]
+    struct Subject {
+        pub kind: u8 = 0..8,
+        pub space: u8 = 8..16,
+        pub port: u16 = 16..32,
+        pub thread: u32 = 32..64,
     }
 }
 
@@ -229,13 +203,16 @@ pub struct EventWords {
 impl EventWords {
     /// Packs it.
     pub const fn pack(self) -> [u64; EVENT_WORDS] {
+        let subject = Subject {
+            kind: self.kind as u8,
+            space: self.space,
+            port: self.port,
+            thread: self.thread,
+        };
         [
             self.began,
             self.took,
-            self.kind as u64
-                | (self.space as u64) << 8
-                | (self.port as u64) << 16
-                | (self.thread as u64) << 32,
+            subject.pack(),
             self.position,
             self.bytes,
             self.process as u64,
@@ -245,18 +222,18 @@ impl EventWords {
 
     /// Reads it; `None` if its kind is one that we do not know.
     pub fn unpack(words: [u64; EVENT_WORDS]) -> Option<Self> {
-        let b = words[2].to_le_bytes();
-        let p = words[5].to_le_bytes();
+        let subject = Subject::unpack(words[2]);
+        let [p0, p1, p2, p3, ..] = words[5].to_le_bytes();
         Some(Self {
             began: words[0],
             took: words[1],
-            kind: *EventKind::ALL.get(usize::from(b[0]))?,
-            space: b[1],
-            port: u16::from_le_bytes([b[2], b[3]]),
-            thread: u32::from_le_bytes([b[4], b[5], b[6], b[7]]),
+            kind: EventKind::from_code(subject.kind)?,
+            space: subject.space,
+            port: subject.port,
+            thread: subject.thread,
             position: words[3],
             bytes: words[4],
-            process: u32::from_le_bytes([p[0], p[1], p[2], p[3]]),
+            process: u32::from_le_bytes([p0, p1, p2, p3]),
         })
     }
 }

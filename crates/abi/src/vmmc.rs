@@ -16,10 +16,12 @@
 //! the export read it. The **notification page** is shared by one importer and the exporter. Both
 //! can write all of it, so each trusts it no further than the other process.
 
+use crate::codec::{DecodeError, Field, Reader, Record, Writer};
 use crate::delegate::Capability;
 pub use crate::denied::Denied;
-use crate::hello::{flag, word32, word64};
+use crate::handshake::{self, Grant};
 use crate::limits::PAGE;
+use crate::{codes, record, record_methods};
 
 /// First bytes of an [`Ask`].
 pub const ASK_MAGIC: u32 = 0x4149_5450;
@@ -32,16 +34,16 @@ pub const DESCRIPTORS: usize = 4;
 /// Byte ranges that an export may be restricted to.
 pub const MAX_RANGES: usize = 8;
 
-/// What importers may do with an export.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub enum Reach {
-    /// Read it.
-    Read = 1,
-    /// Write it.
-    Write = 2,
-    /// Both.
-    ReadWrite = 3,
+codes! {
+    /// What importers may do with an export.
+    pub enum Reach: u32 {
+        /// Read it.
+        Read = 1,
+        /// Write it.
+        Write = 2,
+        /// Both.
+        ReadWrite = 3,
+    }
 }
 
 impl Reach {
@@ -53,12 +55,6 @@ impl Reach {
     /// Whether it may be written.
     pub const fn writes(self) -> bool {
         self as u32 & 2 != 0
-    }
-
-    pub(crate) fn from_code(code: u32) -> Option<Self> {
-        [Self::Read, Self::Write, Self::ReadWrite]
-            .into_iter()
-            .find(|reach| *reach as u32 == code)
     }
 }
 
@@ -80,9 +76,6 @@ pub enum Way {
 }
 
 impl Way {
-    const KERNEL: u8 = 1;
-    const BROKERED: u8 = 2;
-
     /// Descriptors that come with it.
     pub const fn descriptors(self) -> usize {
         match self {
@@ -109,49 +102,31 @@ impl Way {
     }
 }
 
-/// "Show it to me."
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ask {
-    /// The format that the importer speaks.
-    pub version: u32,
-    /// Whether the importer's threads make barriers when the exporter asks for them.
-    pub barriers: bool,
-    /// Of ordinary memory: the kernel does not let the importer reach it itself.
-    pub brokered: bool,
+record! {
+    /// "Show it to me."
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Ask {
+        opens ASK_MAGIC,
+        /// Whether the importer's threads make barriers when the exporter asks for them.
+        pub barriers: bool,
+        /// Of ordinary memory: the kernel does not let the importer reach it itself.
+        pub brokered: bool,
+        _: 6,
+    }
 }
 
-impl Ask {
-    /// Bytes on the wire.
-    pub const BYTES: usize = 16;
+impl handshake::Ask for Ask {
+    type Granted = Granted;
+    const DESCRIPTORS: usize = DESCRIPTORS;
 
-    /// The record's bytes.
-    pub fn encode(&self) -> [u8; Self::BYTES] {
-        let mut out = [0; Self::BYTES];
-        out[..4].copy_from_slice(&ASK_MAGIC.to_le_bytes());
-        out[4..8].copy_from_slice(&self.version.to_le_bytes());
-        out[8] = self.barriers.into();
-        out[9] = self.brokered.into();
-        out
-    }
-
-    /// Reads a record.
-    pub fn decode(bytes: &[u8]) -> Option<Self> {
-        if bytes.len() != Self::BYTES || word32(bytes, 0)? != ASK_MAGIC {
-            return None;
-        }
-        Some(Self {
-            version: word32(bytes, 4)?,
-            barriers: flag(bytes, 8)?,
-            brokered: flag(bytes, 9)?,
-        })
+    fn descriptors(granted: &Granted) -> usize {
+        granted.way.descriptors()
     }
 }
 
 /// "Here it is."
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Granted {
-    /// The format that the exporter speaks.
-    pub version: u32,
     /// What the importer may do.
     pub reach: Reach,
     /// Whether the importer has to make barriers of its own, since the exporter cannot have
@@ -202,118 +177,139 @@ impl Ranges {
         ranges.is_empty() || ranges.iter().any(holds)
     }
 
-    pub(crate) fn count(&self) -> u32 {
-        u32::try_from(self.count).unwrap_or(0)
+    /// So many of these places; `None` if one of the others is not empty.
+    fn of(all: [(u64, u64); MAX_RANGES], count: usize) -> Option<Self> {
+        let empty = all.get(count..)?.iter().all(|place| *place == (0, 0));
+        empty.then_some(Self { all, count })
     }
 
-    /// The ranges' bytes, without their number.
-    pub(crate) fn encode(&self) -> [u8; MAX_RANGES * 16] {
-        let mut out = [0; MAX_RANGES * 16];
-        for (place, (start, bytes)) in out.chunks_exact_mut(16).zip(self.as_slice()) {
-            place[..8].copy_from_slice(&start.to_le_bytes());
-            place[8..].copy_from_slice(&bytes.to_le_bytes());
-        }
-        out
+    /// Whether they can be those of an export of `len` bytes.
+    pub(crate) fn fit(&self, len: u64) -> bool {
+        Self::new(self.as_slice(), len).is_some()
+    }
+}
+
+/// Their number, and all places; whose export they are of is not said here.
+impl Field for Ranges {
+    const BYTES: usize = 4 + MAX_RANGES * 16;
+
+    fn put(&self, to: &mut Writer<'_>) {
+        self.count.put(to);
+        self.all.put(to);
     }
 
-    /// Reads so many ranges, of an export of `len` bytes.
-    pub(crate) fn decode(bytes: &[u8], count: u32, len: u64) -> Option<Self> {
-        let mut ranges = [(0, 0); MAX_RANGES];
-        let ranges = ranges.get_mut(..usize::try_from(count).ok()?)?;
-        for (i, range) in ranges.iter_mut().enumerate() {
-            *range = (word64(bytes, i * 16)?, word64(bytes, i * 16 + 8)?);
-        }
-        Self::new(ranges, len)
+    fn get(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let (count, all) = (usize::get(from)?, Field::get(from)?);
+        Self::of(all, count).ok_or(from.invalid())
+    }
+}
+
+codes! {
+    /// A [`Way`] without what belongs to it.
+    enum WayCode: u8 {
+        Shared = 0,
+        Kernel = 1,
+        Brokered = 2,
+    }
+}
+
+record! {
+    /// [`Granted`] as it is on the wire: the number of ranges does not stand beside them, nor the
+    /// way beside what belongs to it.
+    struct Parts {
+        opens ANSWER_MAGIC,
+        _: 4,
+        pub reach: Reach,
+        pub fences: bool,
+        pub way: WayCode,
+        _: 2,
+        pub count: usize,
+        pub len: u64,
+        pub ranges: [(u64, u64); MAX_RANGES],
+        pub how: [u8; 32],
+    }
+}
+
+record! {
+    /// What belongs to [`Way::Kernel`].
+    struct Addresses {
+        pub address: u64,
+        pub status_page: u64,
+        _: 16,
     }
 }
 
 /// What an exporter answers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
-    /// Here it is.
-    Granted(Granted),
-    /// No, and which format the exporter speaks.
-    Denied(Denied, u32),
+pub type Answer = handshake::Answer<Granted>;
+
+impl Grant for Granted {
+    const MAGIC: u32 = ANSWER_MAGIC;
+    type Why = Denied;
 }
 
-impl Answer {
-    /// Bytes on the wire.
-    pub const BYTES: usize = Self::WAY + Capability::BYTES;
-    /// Behind the ranges: two addresses, or a capability.
-    const WAY: usize = 32 + MAX_RANGES * 16;
+record_methods! { pub Granted }
 
-    /// The record's bytes.
-    pub fn encode(&self) -> [u8; Self::BYTES] {
-        let mut out = [0; Self::BYTES];
-        let mut put = |at: usize, bytes: &[u8]| out[at..at + bytes.len()].copy_from_slice(bytes);
-        put(0, &ANSWER_MAGIC.to_le_bytes());
-        match self {
-            Self::Granted(granted) => {
-                put(4, &granted.version.to_le_bytes());
-                put(12, &(granted.reach as u32).to_le_bytes());
-                put(16, &[granted.fences.into()]);
-                put(20, &granted.ranges.count().to_le_bytes());
-                put(24, &granted.len.to_le_bytes());
-                match granted.way {
-                    Way::Shared => {}
-                    Way::Kernel {
-                        address,
-                        status_page,
-                    } => {
-                        put(17, &[Way::KERNEL]);
-                        put(Self::WAY, &address.to_le_bytes());
-                        put(Self::WAY + 8, &status_page.to_le_bytes());
-                    }
-                    Way::Brokered(capability) => {
-                        put(17, &[Way::BROKERED]);
-                        put(Self::WAY, &capability.encode());
-                    }
-                }
-                put(32, &granted.ranges.encode());
-            }
-            Self::Denied(why, version) => {
-                put(4, &version.to_le_bytes());
-                put(8, &(*why as u32).to_le_bytes());
-            }
-        }
-        out
-    }
+impl Field for Granted {
+    const BYTES: usize = Parts::BYTES;
 
-    /// Reads a record.
-    pub fn decode(bytes: &[u8]) -> Option<Self> {
-        if bytes.len() != Self::BYTES || word32(bytes, 0)? != ANSWER_MAGIC {
-            return None;
-        }
-        let version = word32(bytes, 4)?;
-        match Denied::from_code(word32(bytes, 8)?) {
-            None => Self::granted(bytes, version).map(Self::Granted),
-            Some(why) => Some(Self::Denied(why, version)),
-        }
-    }
-
-    fn granted(bytes: &[u8], version: u32) -> Option<Granted> {
-        let how = bytes.get(Self::WAY..)?;
-        let (address, status_page) = (word64(how, 0)?, word64(how, 8)?);
-        let rest = how.get(16..)?.iter().all(|byte| *byte == 0);
-        let way = match *bytes.get(17)? {
-            0 if rest && (address, status_page) == (0, 0) => Way::Shared,
-            Way::KERNEL if rest => Way::Kernel {
+    fn put(&self, to: &mut Writer<'_>) {
+        let (way, how) = match self.way {
+            Way::Shared => (WayCode::Shared, [0; 32]),
+            Way::Kernel {
                 address,
                 status_page,
-            },
-            Way::BROKERED => Way::Brokered(Capability::decode(how)?),
-            _ => return None,
+            } => {
+                let addresses = Addresses {
+                    address,
+                    status_page,
+                };
+                (WayCode::Kernel, addresses.encode())
+            }
+            Way::Brokered(capability) => (WayCode::Brokered, capability.encode()),
         };
-        let len = word64(bytes, 24).filter(|len| way.takes(*len))?;
-        let ranges = Ranges::decode(bytes.get(32..)?, word32(bytes, 20)?, len)?;
-        Some(Granted {
-            version,
-            reach: Reach::from_code(word32(bytes, 12)?)?,
-            fences: flag(bytes, 16)?,
+        let parts = Parts {
+            reach: self.reach,
+            fences: self.fences,
             way,
-            len,
-            ranges,
+            count: self.ranges.count,
+            len: self.len,
+            ranges: self.ranges.all,
+            how,
+        };
+        parts.put(to);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let parts = Parts::get(from)?;
+        let way = match parts.way {
+            WayCode::Shared if parts.how == [0; 32] => Some(Way::Shared),
+            WayCode::Shared => None,
+            WayCode::Kernel => Some(Addresses::decode(&parts.how)?.into()),
+            WayCode::Brokered => Some(Way::Brokered(Capability::decode(&parts.how)?)),
+        };
+        let ranges = Ranges::of(parts.ranges, parts.count).filter(|r| r.fit(parts.len));
+        let record = Self::NAME;
+        let wrong = DecodeError::Check { record };
+        Ok(Self {
+            reach: parts.reach,
+            fences: parts.fences,
+            way: way.filter(|way| way.takes(parts.len)).ok_or(wrong)?,
+            len: parts.len,
+            ranges: ranges.ok_or(wrong)?,
         })
+    }
+}
+
+impl From<Addresses> for Way {
+    fn from(addresses: Addresses) -> Self {
+        let Addresses {
+            address,
+            status_page,
+        } = addresses;
+        Self::Kernel {
+            address,
+            status_page,
+        }
     }
 }
 
@@ -392,60 +388,11 @@ mod tests {
 
     fn granted() -> Granted {
         Granted {
-            version: 7,
             reach: Reach::Write,
             fences: true,
             way: Way::Shared,
             len: 8192,
             ranges: Ranges::new(&[(0, 1), (100, 8092)], 8192).unwrap(),
-        }
-    }
-
-    #[test]
-    fn records_survive_the_wire() {
-        for (barriers, brokered) in [(false, false), (true, false), (false, true)] {
-            let ask = Ask {
-                version: 3,
-                barriers,
-                brokered,
-            };
-            assert_eq!(Ask::decode(&ask.encode()), Some(ask));
-        }
-        let none = Granted {
-            ranges: Ranges::default(),
-            reach: Reach::ReadWrite,
-            ..granted()
-        };
-        let ordinary = Granted {
-            way: Way::Kernel {
-                address: 4097,
-                status_page: 8192,
-            },
-            len: 3,
-            ranges: Ranges::default(),
-            ..granted()
-        };
-        let capability = Capability {
-            number: [1; 16],
-            token: [2; 16],
-        };
-        let brokered = Granted {
-            way: Way::Brokered(capability),
-            ..ordinary
-        };
-        for answer in [
-            Answer::Granted(granted()),
-            Answer::Granted(none),
-            Answer::Granted(ordinary),
-            Answer::Granted(brokered),
-            Answer::Denied(Denied::NoCopyBroker, 9),
-            Answer::Denied(Denied::Version, 9),
-            Answer::Denied(Denied::Garbled, 9),
-            Answer::Denied(Denied::Full, 9),
-            Answer::Denied(Denied::Over, 9),
-            Answer::Denied(Denied::Resources, 9),
-        ] {
-            assert_eq!(Answer::decode(&answer.encode()), Some(answer));
         }
     }
 
@@ -470,25 +417,24 @@ mod tests {
             (40, 0),
             (63, 1),
         ] {
-            let mut bad = good;
+            let mut bad = good.clone();
             bad[at] = byte;
-            assert_eq!(Answer::decode(&bad), None, "byte {at}");
+            assert!(Answer::decode(&bad).is_err(), "byte {at}");
         }
-        let mut empty = good;
+        let mut empty = good.clone();
         empty[24..32].fill(0);
-        assert_eq!(Answer::decode(&empty), None);
-        assert_eq!(Answer::decode(&good[1..]), None);
+        assert!(Answer::decode(&empty).is_err());
+        assert!(Answer::decode(&good[1..]).is_err());
         let ask = Ask {
-            version: 1,
             barriers: true,
             brokered: false,
         };
         for at in [8, 9] {
             let mut bad = ask.encode();
             bad[at] = 2;
-            assert_eq!(Ask::decode(&bad), None);
+            assert!(Ask::decode(&bad).is_err());
         }
-        assert_eq!(Ask::decode(&ask.encode()[..15]), None);
+        assert!(Ask::decode(&ask.encode()[..15]).is_err());
     }
 
     #[test]

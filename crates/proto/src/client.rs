@@ -372,7 +372,7 @@ impl Client {
         body: &mut Vec<u8>,
     ) -> Result<(), Misbehaved> {
         let what = header.what;
-        let status = Status::unpack(what).ok_or(Misbehaved::Status { what })?;
+        let status = Status::from_code(what).ok_or(Misbehaved::Status { what })?;
         self.arrived(header.when, number, 0)?;
         let at = index(number);
         let place = &mut self.places[at];

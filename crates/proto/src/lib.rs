@@ -75,6 +75,7 @@ mod end;
 mod entry;
 mod error;
 mod frozen;
+pub mod handshake;
 mod link;
 mod packet;
 mod server;

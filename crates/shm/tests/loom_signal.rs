@@ -14,71 +14,22 @@ use loom::thread;
 use portolan_shm::atomic::Ordering;
 use portolan_shm::atomic::death::after;
 use portolan_shm::signal::{Fifo, FifoEntry, HandlerEntry, Head, Pushed, Ranges, RangesLine};
-use support::{Futex, explore, explore_deaths, with};
-
-struct World {
-    entry: FifoEntry,
-    futex: Futex,
-}
-
-impl World {
-    fn new() -> (Self, Head) {
-        let entry = FifoEntry::default();
-        let (_, head) = Fifo::open(&entry, 2);
-        let futex = Futex::default();
-        (Self { entry, futex }, head)
-    }
-
-    fn fifo(&self) -> Fifo<'_> {
-        Fifo::new(&self.entry).unwrap()
-    }
-
-    fn push(&self, offset: u64) -> bool {
-        match self.fifo().push(offset) {
-            Pushed::Done => true,
-            Pushed::Wake => {
-                self.fifo()
-                    .rouse(|control| self.futex.change_and_wake(&control.doorbell));
-                true
-            }
-            Pushed::Full => false,
-        }
-    }
-
-    fn wait(&self, head: &mut Head, over: &AtomicBool) -> Option<u64> {
-        let fifo = self.fifo();
-        loop {
-            let last = over.load(Ordering::SeqCst);
-            if let Some(offset) = fifo.pop(head) {
-                return Some(offset);
-            }
-            if last {
-                return None;
-            }
-            if let Some(bell) = fifo.arm(head)
-                && !over.load(Ordering::SeqCst)
-            {
-                self.futex.wait(&self.entry.control.doorbell, bell);
-            }
-            fifo.disarm();
-        }
-    }
-}
+use support::signal::Listener;
+use support::{explore, explore_deaths, with};
 
 #[test]
 fn no_signal_is_lost_and_no_reader_sleeps_on() {
     explore("two senders, a sleeper", 3, || {
-        let (world, mut head) = World::new();
-        with(world, |world| {
-            let senders = [1, 2].map(|i| thread::spawn(move || assert!(world.push(i * 10))));
-            let over = AtomicBool::new(false);
-            let mut got = [0; 2].map(|_| world.wait(&mut head, &over).unwrap());
+        let (listener, mut head) = Listener::new();
+        with(listener, |listener| {
+            let senders = [1, 2].map(|i| thread::spawn(move || assert!(listener.push(i * 10))));
+            let mut got = [0; 2].map(|_| listener.wait(&mut head, || false).unwrap());
             got.sort_unstable();
             assert_eq!(got, [10, 20]);
             for sender in senders {
                 sender.join().unwrap();
             }
-            assert_eq!(world.fifo().pop(&mut head), None);
+            assert_eq!(listener.fifo().pop(&mut head), None);
         });
     });
 }
@@ -89,17 +40,19 @@ fn a_full_fifo_counts_what_it_drops() {
         "two senders, one of two signals each is too many",
         2,
         || {
-            let (world, mut head) = World::new();
-            with(world, |world| {
+            let (listener, mut head) = Listener::new();
+            with(listener, |listener| {
                 let senders = [1, 2].map(|i| {
-                    thread::spawn(move || (0..2).filter(|n| world.push(i * 10 + n)).count() as u64)
+                    thread::spawn(move || {
+                        (0..2).filter(|n| listener.push(i * 10 + n)).count() as u64
+                    })
                 });
                 let mut got = vec![];
-                got.extend(world.fifo().pop(&mut head));
+                got.extend(listener.fifo().pop(&mut head));
                 let pushed: u64 = senders.map(|s| s.join().unwrap()).iter().sum();
-                got.extend(core::iter::from_fn(|| world.fifo().pop(&mut head)));
+                got.extend(core::iter::from_fn(|| listener.fifo().pop(&mut head)));
                 assert_eq!(got.len() as u64, pushed);
-                assert_eq!(world.fifo().dropped(), 4 - pushed);
+                assert_eq!(listener.fifo().dropped(), 4 - pushed);
                 // S2: in the order of each sender.
                 for i in [10, 20] {
                     let of: Vec<u64> = got.iter().copied().filter(|o| o / 10 * 10 == i).collect();
@@ -115,15 +68,15 @@ fn a_full_fifo_counts_what_it_drops() {
 #[test]
 fn no_signal_goes_beyond_a_full_slot() {
     explore("a full FIFO, read while one more signal comes", 3, || {
-        let (world, mut head) = World::new();
-        with(world, |world| {
-            assert!(world.push(10) && world.push(20));
-            let sender = thread::spawn(move || world.push(30));
+        let (listener, mut head) = Listener::new();
+        with(listener, |listener| {
+            assert!(listener.push(10) && listener.push(20));
+            let sender = thread::spawn(move || listener.push(30));
             let mut got = Vec::new();
-            got.extend((0..2).filter_map(|_| world.fifo().pop(&mut head)));
-            world.fifo().settle(&mut head);
+            got.extend((0..2).filter_map(|_| listener.fifo().pop(&mut head)));
+            listener.fifo().settle(&mut head);
             let pushed = sender.join().unwrap();
-            got.extend(core::iter::from_fn(|| world.fifo().pop(&mut head)));
+            got.extend(core::iter::from_fn(|| listener.fifo().pop(&mut head)));
             assert_eq!(got, [10, 20, 30][..2 + usize::from(pushed)]);
         });
     });
@@ -132,26 +85,31 @@ fn no_signal_goes_beyond_a_full_slot() {
 #[test]
 fn a_sender_dies() {
     explore_deaths("sender, reader asleep", 2, |k| {
-        let (world, mut head) = World::new();
-        with(world, |world| {
+        let (listener, mut head) = Listener::new();
+        with(listener, |listener| {
             let over = Arc::new(AtomicBool::new(false));
-            let victim = thread::spawn(move || after(k, || world.push(10)).is_none());
+            let victim = thread::spawn(move || after(k, || listener.push(10)).is_none());
             let seen = Arc::clone(&over);
-            let reader = thread::spawn(move || (world.wait(&mut head, &seen), head));
+            let reader = thread::spawn(move || {
+                (
+                    listener.wait(&mut head, || seen.load(Ordering::SeqCst)),
+                    head,
+                )
+            });
             let died = victim.join().unwrap();
             over.store(died, Ordering::SeqCst);
             if died {
                 // The host wakes whom the dead may have owed a wake.
-                world.futex.change_and_wake(&world.entry.control.doorbell);
+                listener.wake();
             }
             let (got, mut head) = reader.join().unwrap();
             assert!(died || got == Some(10));
             for lap in 0..2 {
                 // S6: only then are both slots empty.
-                world.fifo().settle(&mut head);
-                assert!(world.push(lap) && world.push(lap + 10));
-                assert!(!world.push(0));
-                let got = [0; 2].map(|_| world.fifo().pop(&mut head));
+                listener.fifo().settle(&mut head);
+                assert!(listener.push(lap) && listener.push(lap + 10));
+                assert!(!listener.push(0));
+                let got = [0; 2].map(|_| listener.fifo().pop(&mut head));
                 assert_eq!(got, [Some(lap), Some(lap + 10)]);
             }
             died
@@ -411,16 +369,16 @@ impl Unlisted {
 #[test]
 fn a_handler_that_is_added_without_the_lock_is_found_once() {
     explore("added without the lock", 3, || {
-        with(Unlisted::new(), |world| {
-            let holder = thread::spawn(|| while !world.ranges().sweep() {});
-            let sender = thread::spawn(|| world.found());
-            world.add(1);
-            assert_eq!(world.found(), 1);
+        with(Unlisted::new(), |listener| {
+            let holder = thread::spawn(|| while !listener.ranges().sweep() {});
+            let sender = thread::spawn(|| listener.found());
+            listener.add(1);
+            assert_eq!(listener.found(), 1);
             assert!(sender.join().unwrap() <= 1);
             holder.join().unwrap();
-            assert_eq!(world.found(), 1);
-            assert!(world.ranges().sweep() && !world.ranges().is_untidy());
-            assert_eq!(world.found(), 1);
+            assert_eq!(listener.found(), 1);
+            assert!(listener.ranges().sweep() && !listener.ranges().is_untidy());
+            assert_eq!(listener.found(), 1);
         });
     });
 }
@@ -428,21 +386,21 @@ fn a_handler_that_is_added_without_the_lock_is_found_once() {
 #[test]
 fn two_are_added_and_one_given_up_without_the_lock() {
     explore("added and given up without the lock", 2, || {
-        with(Unlisted::new(), |world| {
-            let holder = thread::spawn(|| world.ranges().sweep());
-            let other = thread::spawn(|| world.add(2));
-            let ours = world.add(1);
-            world.ranges().orphan(ours, 1);
+        with(Unlisted::new(), |listener| {
+            let holder = thread::spawn(|| listener.ranges().sweep());
+            let other = thread::spawn(|| listener.add(2));
+            let ours = listener.add(1);
+            listener.ranges().orphan(ours, 1);
             // Perhaps in the entry that we gave up, if it was swept before.
             other.join().unwrap();
-            assert_eq!(world.found(), 1);
+            assert_eq!(listener.found(), 1);
             holder.join().unwrap();
-            assert!(world.ranges().sweep() && !world.ranges().is_untidy());
-            assert_eq!(world.found(), 1);
+            assert!(listener.ranges().sweep() && !listener.ranges().is_untidy());
+            assert_eq!(listener.found(), 1);
             // Its entry and its place are free again.
-            world.add(3);
-            assert!(world.ranges().sweep());
-            assert_eq!(world.found(), 2);
+            listener.add(3);
+            assert!(listener.ranges().sweep());
+            assert_eq!(listener.found(), 2);
         });
     });
 }
@@ -451,17 +409,17 @@ fn two_are_added_and_one_given_up_without_the_lock() {
 #[test]
 fn who_lists_handlers_dies() {
     explore_deaths("listing", 2, |k| {
-        with(Unlisted::new(), |world| {
-            world.add(1);
-            let holder = thread::spawn(move || after(k, || world.ranges().sweep()).is_none());
-            let sender = thread::spawn(|| world.found());
+        with(Unlisted::new(), |listener| {
+            listener.add(1);
+            let holder = thread::spawn(move || after(k, || listener.ranges().sweep()).is_none());
+            let sender = thread::spawn(|| listener.found());
             let died = holder.join().unwrap();
             assert_eq!(sender.join().unwrap(), 1);
             if died {
-                world.ranges().disown(2, true);
+                listener.ranges().disown(2, true);
             }
-            assert!(world.ranges().sweep() && !world.ranges().is_untidy());
-            assert_eq!(world.found(), 1);
+            assert!(listener.ranges().sweep() && !listener.ranges().is_untidy());
+            assert_eq!(listener.found(), 1);
             died
         })
     });

@@ -22,9 +22,9 @@ use modes::{CALLED_ON, LOSSY, RELIABLE};
 use portolan_shm::atomic::death::after;
 use portolan_shm::channel::{Finished, Lagging, Pen, Since};
 use portolan_shm::queue::{CloseStep, Cursor, Spot};
-use portolan_shm::signal::{Fifo, FifoControl, FifoEntry, Head, Pushed};
 use portolan_shm::wait_set::WaitSetEntry;
 use support::channel::{By, World};
+use support::signal::Listener;
 use support::{Futex, Port, Sent, explore, explore_deaths, with};
 
 /// A queue's receiver. (The slot that the stopped one has claimed is passed over.)
@@ -242,55 +242,14 @@ fn a_writer_that_waits_for_more_room_than_the_last_quarter_made() {
 }
 
 /// A thread that signals wake.
-struct Listener {
-    entry: FifoEntry,
-    futex: Futex,
-}
-
-impl Listener {
-    fn new() -> (Self, Head) {
-        let entry = FifoEntry::default();
-        let (_, head) = Fifo::open(&entry, 2);
-        let futex = Futex::default();
-        (Self { entry, futex }, head)
-    }
-
-    fn fifo(&self) -> Fifo<'_> {
-        Fifo::new(&self.entry).unwrap()
-    }
-
-    fn signal(&self, offset: u64) {
-        match self.fifo().push(offset) {
-            Pushed::Done => {}
-            Pushed::Wake => self.fifo().rouse(|control: &FifoControl| {
-                self.futex.change_and_wake(&control.doorbell);
-            }),
-            Pushed::Full => panic!("there is room for two"),
-        }
-    }
-
-    fn wait(&self, head: &mut Head) -> u64 {
-        let fifo = self.fifo();
-        loop {
-            if let Some(offset) = fifo.pop(head) {
-                return offset;
-            }
-            if let Some(bell) = fifo.arm(head) {
-                self.futex.wait(&self.entry.control.doorbell, bell);
-            }
-            fifo.disarm();
-        }
-    }
-}
-
 #[test]
 fn a_listener_beside_a_stopped_sender() {
     explore_deaths("a stopped sender, another one, a listener asleep", 2, |k| {
         let (listener, mut head) = Listener::new();
         with(listener, |listener| {
-            let stopped = thread::spawn(move || after(k, || listener.signal(10)).is_none());
-            let sender = thread::spawn(move || listener.signal(20));
-            while listener.wait(&mut head) != 20 {}
+            let stopped = thread::spawn(move || after(k, || assert!(listener.push(10))).is_none());
+            let sender = thread::spawn(move || assert!(listener.push(20)));
+            while listener.wait(&mut head, || false) != Some(20) {}
             sender.join().unwrap();
             stopped.join().unwrap()
         })

@@ -11,9 +11,9 @@ use portolan::{
     Access, ConnectOptions, Deadline, Domain, Message, OfferOptions, OfferedPort, Permissions,
     PortOptions, Protection, ReceiveRight, SendRight, WhenFull,
 };
-use portolan_abi::FORMAT_VERSION;
 use portolan_abi::bridge::{Answer, Ask, DESCRIPTORS, Denied, Granted, connection_bytes};
 use portolan_abi::connect::OfferKind;
+use portolan_abi::handshake::Refusal;
 use portolan_abi::limits::{MAX_EXTENTS, MAX_HEADER, PAGE};
 use portolan_sys::socket::{self, Address};
 use std::os::fd::{AsFd, OwnedFd};
@@ -145,7 +145,6 @@ impl Place {
     fn host(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
         let (there, back) = (ring_bytes(u)?, ring_bytes(u)?);
         let granted = Granted {
-            version: FORMAT_VERSION,
             synchronous: u.arbitrary()?,
             most: if u.arbitrary()? { MOST } else { u.arbitrary()? },
             there,
@@ -157,12 +156,17 @@ impl Place {
             Protection::Copied
         };
         let mut answer = match u.int_in_range(0..=7)? {
-            0 => Answer::Denied(Denied::Full, u.arbitrary()?),
+            0 => Answer::Refused(Refusal {
+                version: u.arbitrary()?,
+                why: Denied::Full,
+                value: 0,
+            }),
             _ => Answer::Granted(granted),
         }
         .encode();
         if u.ratio(1, 8)? {
-            answer[u.choose_index(answer.len())?] = u.arbitrary()?;
+            let at = u.choose_index(answer.len())?;
+            answer[at] = u.arbitrary()?;
         }
         let bytes = connection_bytes(there, back).unwrap_or(0);
         let (shown, process) = (descriptor(u, bytes)?, process(u)?);
@@ -220,7 +224,6 @@ fn send(ours: &Domain, right: &SendRight, synchronous: bool) {
 /// Asks to be let in, and sends what no library does.
 fn client(u: &mut Unstructured<'_>, socket: OwnedFd, synchronous: bool) -> Result<()> {
     let ask = Ask {
-        version: FORMAT_VERSION,
         sealed: u.arbitrary()?,
         most: if u.arbitrary()? { MOST } else { u.arbitrary()? },
         there: u.arbitrary()?,
@@ -246,7 +249,7 @@ fn client(u: &mut Unstructured<'_>, socket: OwnedFd, synchronous: bool) -> Resul
     let Ok(received) = received else {
         return Ok(());
     };
-    let Some(Answer::Granted(granted)) = Answer::decode(&answer[..received.len]) else {
+    let Ok(Answer::Granted(granted)) = Answer::decode(&answer[..received.len]) else {
         return Ok(());
     };
     assert_eq!(granted.synchronous, synchronous);

@@ -20,12 +20,12 @@ fn records(data: &[u8]) {
     assert_eq!(ask.and_then(|a| Ask::decode(&a.encode())), ask);
     let answer = Answer::decode(data);
     assert_eq!(answer.and_then(|a| Answer::decode(&a.encode())), answer);
-    if let Some(Answer::Granted(granted)) = answer {
+    if let Ok(Answer::Granted(granted)) = answer {
         assert!(connection_bytes(granted.there, granted.back).is_some());
     }
     let frame = FrameHeader::decode(data);
     assert_eq!(frame.and_then(|m| FrameHeader::decode(&m.encode())), frame);
-    if let Some(frame) = frame {
+    if let Ok(frame) = frame {
         assert!(frame.rest() <= FrameHeader::MOST - FrameHeader::BYTES);
     }
 }

@@ -8,7 +8,6 @@ use portolan::vmmc::{
     OrdinaryMemory, Reach, UpdateError,
 };
 use portolan::{Deadline, Domain, Permissions};
-use portolan_abi::FORMAT_VERSION;
 use portolan_abi::connect::{ConnectAnswer, OfferKind};
 use portolan_abi::delegate::{Act, Capability, Outcome, PARTS, Ready, Reply, Request, STAGING};
 use portolan_abi::limits::PAGE;
@@ -214,7 +213,6 @@ struct Importer {
 /// Asks as no library does; what it is given.
 fn ask(u: &mut Unstructured<'_>, socket: OwnedFd, ordinary: bool) -> Result<Option<Let>> {
     let mut ask = Ask {
-        version: FORMAT_VERSION,
         // So that the exporter does not wait for it, should the claim be believed.
         barriers: u.arbitrary()?,
         brokered: ordinary && u.arbitrary()?,
@@ -240,7 +238,7 @@ fn ask(u: &mut Unstructured<'_>, socket: OwnedFd, ordinary: bool) -> Result<Opti
     let Ok(received) = socket::receive_by(&socket, &mut answer, DESCRIPTORS, by()) else {
         return Ok(None);
     };
-    let Some(Answer::Granted(granted)) = Answer::decode(&answer[..received.len]) else {
+    let Ok(Answer::Granted(granted)) = Answer::decode(&answer[..received.len]) else {
         return Ok(None);
     };
     let mut fds = received.fds.into_iter().map(File::from);
@@ -373,7 +371,7 @@ fn beset(u: &mut Unstructured<'_>, address: &Address, capability: &Capability) -
     let Ok(received) = socket::receive_by(&socket, &mut ready, 1, by()) else {
         return Ok(());
     };
-    assert!(Ready::decode(&ready[..received.len]).is_some());
+    assert!(Ready::decode(&ready[..received.len]).is_ok());
     let [staging] = match <[OwnedFd; 1]>::try_from(received.fds) {
         Ok(fds) => fds.map(File::from),
         Err(_) => panic!("nothing to copy through"),
@@ -402,7 +400,7 @@ fn beset(u: &mut Unstructured<'_>, address: &Address, capability: &Capability) -
         if u.ratio(1, 8)? {
             packet[u.choose_index(packet.len())?] = u.arbitrary()?;
         }
-        let Some(request) = Request::decode(&packet) else {
+        let Ok(request) = Request::decode(&packet) else {
             let _ = socket::send_by(&socket, &packet, &[], by());
             let mut answer = [0; Reply::BYTES];
             let heard = socket::receive_by(&socket, &mut answer, 0, by());
@@ -414,7 +412,9 @@ fn beset(u: &mut Unstructured<'_>, address: &Address, capability: &Capability) -
         }
         let mut answer = [0; Reply::BYTES];
         let heard = socket::receive_by(&socket, &mut answer, 0, by());
-        let reply = heard.ok().and_then(|r| Reply::decode(&answer[..r.len]));
+        let reply = heard
+            .ok()
+            .and_then(|r| Reply::decode(&answer[..r.len]).ok());
         let end = request.offset.checked_add(request.len.into());
         let outcome = match end.is_some_and(|end| end <= LEN as u64) {
             true => Outcome::Done,

@@ -12,7 +12,6 @@ use portolan::channel::{
 use portolan::{
     ConnectOptions, Deadline, Domain, Followed, OfferOptions, OfferedChannel, Permissions,
 };
-use portolan_abi::FORMAT_VERSION;
 use portolan_abi::bridge::{Answer, Ask, DESCRIPTORS, Form, Granted, connection_bytes};
 use portolan_abi::connect::OfferKind;
 use portolan_sys::socket::{self, Address};
@@ -142,7 +141,6 @@ impl Place {
     fn host(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
         let (there, back) = (ring_bytes(u)?, ring_bytes(u)?);
         let granted = Granted {
-            version: FORMAT_VERSION,
             synchronous: u.arbitrary()?,
             most: u.int_in_range(0..=4000)?,
             there,
@@ -245,7 +243,6 @@ fn form(u: &mut Unstructured<'_>) -> Result<Option<Vec<u8>>> {
 /// Asks to be told, and takes what it is told as no library does.
 fn follower(u: &mut Unstructured<'_>, socket: OwnedFd, told: &mut Told) -> Result<()> {
     let ask = Ask {
-        version: FORMAT_VERSION,
         sealed: u.ratio(1, 8)?,
         most: u.arbitrary()?,
         there: u.arbitrary()?,
@@ -260,7 +257,7 @@ fn follower(u: &mut Unstructured<'_>, socket: OwnedFd, told: &mut Told) -> Resul
     let Ok(received) = received else {
         return Ok(());
     };
-    let Some(Answer::Granted(granted)) = Answer::decode(&answer[..received.len]) else {
+    let Ok(Answer::Granted(granted)) = Answer::decode(&answer[..received.len]) else {
         return Ok(());
     };
     let Ok([memory, _]) = <[_; DESCRIPTORS]>::try_from(received.fds) else {

@@ -5,9 +5,9 @@ use crate::stranger::{address, by, descriptor, process, taken, until};
 use arbitrary::{Result, Unstructured};
 use portolan::vmmc::{Import, ImportOptions};
 use portolan::{Deadline, Domain};
-use portolan_abi::FORMAT_VERSION;
 use portolan_abi::connect::{ConnectAnswer, ConnectRequest, OfferKind};
 use portolan_abi::delegate::{Capability, Outcome, PART, Ready, Reply, Request, STAGING};
+use portolan_abi::handshake;
 use portolan_abi::hello::{Reason, Refusal};
 use portolan_abi::limits::PAGE;
 use portolan_abi::vmmc::{Answer, Ask, Denied, Granted, Ranges, Reach, Way, status_page};
@@ -106,7 +106,7 @@ impl Place {
             let came = socket::receive_by(&socket, &mut packet, 0, by());
             let request = came
                 .ok()
-                .and_then(|r| ConnectRequest::decode(&packet[..r.len]));
+                .and_then(|r| ConnectRequest::decode(&packet[..r.len]).ok());
             if request.is_some_and(|v| v.kind == OfferKind::Export && v.name.as_str() == name) {
                 return socket;
             }
@@ -118,11 +118,7 @@ impl Place {
         let answers = [
             ConnectAnswer::Wait,
             ConnectAnswer::Queue,
-            ConnectAnswer::Refused(Refusal {
-                version: FORMAT_VERSION,
-                reason: Reason::Permission,
-                value: 0,
-            }),
+            ConnectAnswer::Refused(Refusal::new(Reason::Permission)),
         ];
         let which = if u.ratio(1, 8)? {
             2
@@ -131,7 +127,8 @@ impl Place {
         };
         let mut answer = answers[which].encode();
         if u.ratio(1, 8)? {
-            answer[u.choose_index(answer.len())?] = u.arbitrary()?;
+            let at = u.choose_index(answer.len())?;
+            answer[at] = u.arbitrary()?;
         }
         let _ = socket::send_by(socket, &answer, &[], by());
         Ok(())
@@ -163,7 +160,6 @@ impl Place {
             false => Vec::new(),
         };
         let granted = Granted {
-            version: FORMAT_VERSION,
             reach: *u.choose(&[Reach::ReadWrite, Reach::Read, Reach::Write])?,
             fences: u.arbitrary()?,
             way,
@@ -171,12 +167,17 @@ impl Place {
             ranges: Ranges::new(&ranges, len).unwrap_or_default(),
         };
         let mut answer = match u.ratio(1, 16)? {
-            true => Answer::Denied(Denied::Full, u.arbitrary()?),
+            true => Answer::Refused(handshake::Refusal {
+                version: u.arbitrary()?,
+                why: Denied::Full,
+                value: 0,
+            }),
             false => Answer::Granted(granted),
         }
         .encode();
         if u.ratio(1, 8)? {
-            answer[u.choose_index(answer.len())?] = u.arbitrary()?;
+            let at = u.choose_index(answer.len())?;
+            answer[at] = u.arbitrary()?;
         }
         let file = match way {
             Way::Shared => descriptor(u, len)?,
@@ -192,7 +193,7 @@ impl Place {
         let said = Answer::decode(&answer);
         let exporter = Exporter {
             // As the importer reads it.
-            brokered: matches!(said, Some(Answer::Granted(g)) if matches!(g.way, Way::Brokered(_))),
+            brokered: matches!(said, Ok(Answer::Granted(g)) if matches!(g.way, Way::Brokered(_))),
             status_page: copy(status_page),
             notification_page: copy(notification_page),
             socket,
@@ -242,8 +243,7 @@ impl Place {
             self.mislead(u, &socket)?;
         }
         let _ = socket::send_by(&socket, &ConnectAnswer::Accepted.encode(), &[], soon());
-        let version = FORMAT_VERSION;
-        let mut ready = Ready { version }.encode();
+        let mut ready = Ready {}.encode();
         if u.ratio(1, 16)? {
             ready[u.choose_index(ready.len())?] = u.arbitrary()?;
         }
@@ -258,7 +258,7 @@ impl Place {
                 Err(SocketError::TimedOut) => continue,
                 Err(_) => break,
             };
-            let Some(request) = Request::decode(heard) else {
+            let Ok(request) = Request::decode(heard) else {
                 panic!("it asks what none asks: {heard:?}");
             };
             assert!(request.offset + u64::from(request.len) <= len);
@@ -279,9 +279,13 @@ impl Place {
             Outcome::Away,
             Outcome::Refused,
             Outcome::Protected,
-            Outcome::Unmapped(u.arbitrary()?),
+            Outcome::Unmapped {
+                offset: u.arbitrary()?,
+            },
             Outcome::Gone,
-            Outcome::Failed(u.arbitrary()?),
+            Outcome::Failed {
+                errno: u.arbitrary()?,
+            },
         ];
         let outcome = match u.ratio(1, 2)? {
             true => Outcome::Done,

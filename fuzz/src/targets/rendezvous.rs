@@ -49,10 +49,7 @@ pub(super) fn run(data: &[u8]) {
     drop(garbage);
     // It hears the next one all the same.
     let Some(next) = open(address) else { return };
-    let look = Look {
-        version: FORMAT_VERSION,
-    };
-    let _ = send(&next, &look.encode(), SendFlags::NOSIGNAL);
+    let _ = send(&next, &Look {}.encode(), SendFlags::NOSIGNAL);
     let mut answer = [0; 256];
     // The fuzzer's clock interrupts.
     let heard = retry_on_intr(|| recv(&next, &mut answer[..], RecvFlags::empty()));
@@ -73,23 +70,18 @@ fn open(address: &SocketAddrUnix) -> Option<OwnedFd> {
 
 fn speak(socket: &OwnedFd, u: &mut Unstructured<'_>) -> Result<()> {
     for _ in 0..u.int_in_range(1..=4)? {
-        let packet = match u.int_in_range(0..=6)? {
+        let mut packet = match u.int_in_range(0..=6)? {
             0 => {
                 let len = u.int_in_range(0..=200)?;
                 u.bytes(len)?.to_vec()
             }
             1 => {
                 let hello = Hello {
-                    version: version(u)?,
                     name: *u.choose(&[[0; MAX_NAME + 1], [0xff; MAX_NAME + 1]])?,
                 };
                 hello.encode().to_vec()
             }
-            2 => Look {
-                version: version(u)?,
-            }
-            .encode()
-            .to_vec(),
+            2 => Look {}.encode().to_vec(),
             3 => {
                 let (space, incarnation) = (u.arbitrary()?, u.int_in_range(0..=3)?);
                 Return { space, incarnation }.encode().to_vec()
@@ -101,7 +93,7 @@ fn speak(socket: &OwnedFd, u: &mut Unstructured<'_>) -> Result<()> {
                     FromMember::Received,
                 ])?
                 .encode(),
-            5 => connect(u)?.encode().to_vec(),
+            5 => connect_request(u)?.encode().to_vec(),
             _ => {
                 let magic: u32 = *u.choose(&[MAGIC, LOOK_MAGIC, RETURN_MAGIC, CONNECT_MAGIC])?;
                 let mut packet = magic.to_le_bytes().to_vec();
@@ -110,16 +102,21 @@ fn speak(socket: &OwnedFd, u: &mut Unstructured<'_>) -> Result<()> {
                 packet
             }
         };
+        if u.ratio(1, 4)? {
+            // In another format, if it is a record that says which.
+            let version = version(u)?.to_le_bytes();
+            let bytes = packet.iter_mut().skip(4).zip(version);
+            bytes.for_each(|(byte, other)| *byte = other);
+        }
         let _ = send(socket, &packet, SendFlags::NOSIGNAL);
     }
     Ok(())
 }
 
 /// Nothing is offered here, so the client waits, if this is a connect request at all.
-fn connect(u: &mut Unstructured<'_>) -> Result<ConnectRequest> {
+fn connect_request(u: &mut Unstructured<'_>) -> Result<ConnectRequest> {
     let name = ["a", "samples"][usize::from(u.arbitrary::<bool>()?)];
     Ok(ConnectRequest {
-        version: version(u)?,
         kind: *u.choose(&[OfferKind::Port, OfferKind::Channel, OfferKind::Export])?,
         name: OfferName::new(name).ok_or(arbitrary::Error::IncorrectFormat)?,
         token: u.arbitrary()?,

@@ -3,6 +3,7 @@
 
 use arbitrary::{Result, Unstructured};
 use portolan_abi::channel::{self, ReaderState, Shape, Stamp, WriterWord};
+use portolan_abi::codec::DecodeError;
 use portolan_abi::connect::ConnectAnswer;
 use portolan_abi::control::{FromHost, FromMember};
 use portolan_abi::delegate;
@@ -31,16 +32,17 @@ pub(super) fn run(data: &[u8]) {
 }
 
 fn records(data: &[u8]) {
-    let again = match Greeting::decode(data) {
-        Some(Greeting::Hello(hello)) => Greeting::decode(&hello.encode()),
-        Some(Greeting::Return(back)) => Greeting::decode(&back.encode()),
-        Some(Greeting::Look(look)) => Greeting::decode(&look.encode()),
-        Some(Greeting::Connect(request)) => Greeting::decode(&request.encode()),
+    let greeting = Greeting::decode(data);
+    let again = match &greeting {
+        Ok(Greeting::Hello(hello)) => Greeting::decode(&hello.encode()),
+        Ok(Greeting::Return(back)) => Greeting::decode(&back.encode()),
+        Ok(Greeting::Look(look)) => Greeting::decode(&look.encode()),
+        Ok(Greeting::Connect(request)) => Greeting::decode(&request.encode()),
         // Of another format only the first eight bytes mean anything to us.
-        Some(Greeting::OtherConnect(_)) => Greeting::decode(data.get(..8).unwrap_or_default()),
-        None => None,
+        Err(DecodeError::Version { .. }) => Greeting::decode(data.get(..8).unwrap_or_default()),
+        Err(error) => Err(*error),
     };
-    assert_eq!(again, Greeting::decode(data));
+    assert_eq!(again, greeting);
     let answer = Answer::decode(data);
     assert_eq!(answer.and_then(|a| Answer::decode(&a.encode())), answer);
     let answer = ConnectAnswer::decode(data);
@@ -53,7 +55,7 @@ fn records(data: &[u8]) {
         answer.and_then(|a| vmmc::Answer::decode(&a.encode())),
         answer
     );
-    if let Some(vmmc::Answer::Granted(granted)) = answer {
+    if let Ok(vmmc::Answer::Granted(granted)) = answer {
         let inside = |(start, bytes): &(u64, u64)| {
             *bytes > 0
                 && start
@@ -62,20 +64,17 @@ fn records(data: &[u8]) {
         };
         assert!(granted.ranges.as_slice().iter().all(inside));
     }
-    let said = FromMember::decode(data);
-    let again = said.as_ref().map(FromMember::encode);
-    assert!(
-        again
-            .as_ref()
-            .is_none_or(|bytes| bytes.len() <= FromMember::MAX_BYTES)
-    );
-    assert_eq!(again.and_then(|bytes| FromMember::decode(&bytes)), said);
+    if let Ok(said) = FromMember::decode(data) {
+        let again = said.encode();
+        assert!(again.len() <= FromMember::MAX_BYTES);
+        assert_eq!(again, data);
+    }
     let request = delegate::Request::decode(data);
     assert_eq!(
         request.and_then(|r| delegate::Request::decode(&r.encode())),
         request
     );
-    if let Some(request) = request {
+    if let Ok(request) = request {
         assert!(request.part as usize * delegate::PART + request.len as usize <= delegate::STAGING);
     }
     let reply = delegate::Reply::decode(data);
@@ -85,11 +84,13 @@ fn records(data: &[u8]) {
     );
     let tail = data.get(delegate::Delegation::BYTES..).unwrap_or_default();
     let head = data.get(..delegate::Delegation::BYTES).unwrap_or_default();
-    let both = delegate::Delegation::decode(head).zip(delegate::Request::decode(tail));
+    let both = delegate::Delegation::decode(head)
+        .ok()
+        .zip(delegate::Request::decode(tail).ok());
     if let Some((delegation, request)) = both {
         assert_eq!(
             delegate::Delegation::decode(&delegation.encode()),
-            Some(delegation)
+            Ok(delegation)
         );
         let place = delegation.place(request.act, request.offset, request.len.into());
         assert!(place.is_none_or(|at| {

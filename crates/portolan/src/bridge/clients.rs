@@ -8,8 +8,8 @@ use crate::space::Descriptor;
 use crate::space::Member;
 use crate::space::public::{Public, Shown};
 use crate::{NoDescriptor, OfferError, Permissions};
-use portolan_abi::FORMAT_VERSION;
 use portolan_abi::bridge::{Answer, Denied};
+use portolan_abi::handshake::Refusal;
 use portolan_abi::public::PublicKind;
 use portolan_sys::process::{EventFd, PidFd, spawn_quiet};
 use portolan_sys::socket;
@@ -223,7 +223,7 @@ impl<T: Offered> Bridge<T> {
 
 /// Says no, if there is room for it.
 pub(super) fn deny(connection: impl AsFd, why: Denied) {
-    let answer = Answer::Denied(why, FORMAT_VERSION).encode();
+    let answer = Answer::Refused(Refusal::new(why)).encode();
     let _ = socket::send_by(connection, &answer, &[], Some(Instant::now()));
 }
 

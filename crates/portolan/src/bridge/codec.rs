@@ -234,5 +234,5 @@ fn read_frame_header(side: &mut Side) -> Result<FrameHeader, Over> {
     // What one call writes is read by one call of this length, or by several of whole lines.
     let mut first = [0; FrameHeader::BYTES];
     side.read(&mut first)?;
-    Ok(FrameHeader::decode(&first).ok_or(ViolationKind::FrameHeader)?)
+    Ok(FrameHeader::decode(&first).map_err(|_| ViolationKind::FrameHeader)?)
 }

@@ -11,14 +11,15 @@ use crate::port::{PortOptions, SendRight, bind_port};
 use crate::space::Builder;
 use crate::space::Descriptor;
 use crate::space::Member;
+use crate::space::handshake::{Asked, Ended, NotGranted};
 use crate::space::public::{Public, Shown};
 use crate::{Deadline, Domain, Protection};
-use portolan_abi::FORMAT_VERSION;
-use portolan_abi::bridge::{Answer, Ask, DESCRIPTORS, Granted};
+use portolan_abi::bridge::{Ask, DESCRIPTORS, Granted};
 use portolan_abi::port::Leaving;
 use portolan_abi::public::PublicKind;
+use portolan_proto::handshake::Failure;
 use portolan_sys::process::PidFd;
-use portolan_sys::socket::{self, SocketError};
+use portolan_sys::socket::SocketError;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -119,7 +120,6 @@ pub(super) fn connect_over(
 ) -> Result<SendRight, ConnectToError> {
     let most = cap(domain.member(), options.most);
     let ask = Ask {
-        version: FORMAT_VERSION,
         sealed: options.protection == Protection::Sealed,
         most,
         there: options.ring_bytes,
@@ -200,30 +200,27 @@ pub(super) fn agree(
     deadline: Deadline,
 ) -> Result<(Granted, ConnectionMemory, Descriptor<PidFd>), ConnectToError> {
     let by = deadline.instant();
-    match socket::send_by(&socket, &ask.encode(), &[], by) {
-        // It may have said why before it hung up.
-        Ok(()) | Err(SocketError::Closed) => {}
-        Err(error) => return Err(ConnectToError::Unanswered(error)),
-    }
+    let asked = Asked::send(&socket, ask, by, by)?;
     portolan_shm::mark!("bridge.asked");
-    let mut answer = [0; Answer::BYTES + 1];
-    let received = socket::receive_by(&socket, &mut answer, DESCRIPTORS, by)
-        .map_err(ConnectToError::Unanswered)?;
-    let answer = Some(&answer[..received.len]).filter(|_| !received.truncated);
-    let granted = match answer.and_then(Answer::decode) {
-        Some(Answer::Granted(granted)) if granted.version == FORMAT_VERSION => granted,
-        Some(Answer::Granted(Granted { version, .. })) => {
-            return Err(ConnectToError::Version { theirs: version });
-        }
-        Some(Answer::Denied(why, theirs)) => return Err(ConnectToError::denied(why, theirs)),
-        None => return Err(ConnectToError::Garbled),
-    };
+    let (granted, fds) = asked.wait(&socket)?;
     let [memory, process] =
-        <[_; DESCRIPTORS]>::try_from(received.fds).map_err(|_| ConnectToError::Garbled)?;
+        <[_; DESCRIPTORS]>::try_from(fds).map_err(|_| ConnectToError::Garbled)?;
     let memory = ConnectionMemory::verify(memory, granted.there, granted.back)?;
     let process = PidFd::from_descriptor(process).map_err(|_| ConnectToError::Garbled)?;
     portolan_shm::mark!("bridge.connected");
     Ok((granted, memory, Descriptor::new(process)))
+}
+
+impl From<NotGranted<Ask>> for ConnectToError {
+    fn from(error: NotGranted<Ask>) -> Self {
+        match error {
+            Ended::Failed(Failure::Refused(refusal)) => Self::denied(refusal.why, refusal.version),
+            Ended::Failed(Failure::Garbled(_)) => Self::Garbled,
+            Ended::Failed(Failure::HungUp) => Self::Unanswered(SocketError::Closed),
+            Ended::Failed(Failure::Unanswered) => Self::Unanswered(SocketError::TimedOut),
+            Ended::Socket(error) => Self::Unanswered(error),
+        }
+    }
 }
 
 impl From<MemoryError> for ConnectToError {

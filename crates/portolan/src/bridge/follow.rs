@@ -12,7 +12,6 @@ use crate::directory::{AcceptedConnection, OfferKind};
 use crate::space::Builder;
 use crate::space::public::Shown;
 use crate::{Deadline, Domain, EventKind, NoDescriptor, Protection};
-use portolan_abi::FORMAT_VERSION;
 use portolan_abi::bridge::{Ask, Form};
 use portolan_abi::public::PublicKind;
 use portolan_abi::slot::Kind;
@@ -130,7 +129,6 @@ pub(super) fn follow_over(
     options: &ConnectOptions,
 ) -> Result<Followed, ConnectToError> {
     let ask = Ask {
-        version: FORMAT_VERSION,
         sealed: false,
         most: 0,
         there: options.ring_bytes,
@@ -153,7 +151,7 @@ pub(super) fn follow_over(
         Over::Gone | Over::Stopped => ConnectToError::Over,
     })?
     .ok_or(ConnectToError::Unanswered(SocketError::TimedOut))?;
-    let form = Form::decode(&form).ok_or(ConnectToError::Garbled)?;
+    let form = Form::decode(&form).map_err(|_| ConnectToError::Garbled)?;
     let bytes = form.unit.saturating_mul(form.units);
     let most = cap(domain.member(), options.most);
     if bytes > most {

@@ -17,7 +17,6 @@ use crate::directory::{Client, OfferKind};
 use crate::space::public::Shown;
 use crate::wait::{Patience, waiting_beside};
 use crate::{EventKind, OfferError, Permissions};
-use portolan_abi::FORMAT_VERSION;
 use portolan_abi::bridge::{Denied, Form, Granted, RING_BYTES};
 use portolan_abi::public::PublicKind;
 use portolan_sys::bell::FutexFd;
@@ -154,7 +153,6 @@ impl ChannelEgress {
             let bell = FutexFd::new().map_err(|_| Denied::Resources)?;
             own = Some((reader, bell));
             Ok(Granted {
-                version: FORMAT_VERSION,
                 synchronous: false,
                 most: bridge.most,
                 there: *RING_BYTES.start(),

@@ -11,13 +11,14 @@ use super::options::ring_bytes;
 use super::side::{Side, bytes_of, crossing};
 use crate::directory::Client;
 use crate::port::{PendingReply, RequestError, SendError, WhenFull, may_leave};
+use crate::space::handshake::{Awaited, Ended};
 use crate::space::public::Shown;
 use crate::{Access, Deadline, EventKind, Message};
-use portolan_abi::FORMAT_VERSION;
 use portolan_abi::bridge::{Answer, Ask, Denied, Granted, RING_BYTES};
 use portolan_abi::port::Leaving;
 use portolan_abi::public::PublicKind;
 use portolan_abi::slot::Kind;
+use portolan_proto::handshake::Unasked;
 use portolan_sys::bell::FutexFd;
 use portolan_sys::{process, socket};
 use std::os::fd::AsFd;
@@ -77,7 +78,6 @@ impl<'g> PortIngress<'g> {
             }
             bell = Some(FutexFd::new().map_err(|_| Denied::Resources)?);
             Ok(Granted {
-                version: FORMAT_VERSION,
                 synchronous: bridge.what.synchronous,
                 most: bridge.most,
                 there: ring_bytes(ask.there.min(bridge.ring_bytes)),
@@ -332,32 +332,25 @@ fn hear(
     by: Option<Instant>,
     takes_sealed: bool,
 ) -> Result<Ask, Refused> {
-    let resources = |over| Refused {
-        says: Denied::Resources,
-        over,
-    };
-    let ready = process::poll(&[stop.as_fd(), connection.as_fd()], by);
-    if ready.map_err(|e| resources(e.into()))?[0].any() {
-        let (says, over) = (Denied::Over, Over::Stopped);
-        return Err(Refused { says, over });
+    let refused = |says, over| Err(Refused { says, over });
+    match process::poll(&[stop.as_fd(), connection.as_fd()], by) {
+        Ok(ready) if ready[0].any() => return refused(Denied::Over, Over::Stopped),
+        Ok(_) => {}
+        Err(error) => return refused(Denied::Resources, error.into()),
     }
-    let mut bytes = [0; Ask::BYTES + 1];
-    let received = socket::receive_by(connection, &mut bytes, 0, by);
-    let received = received.map_err(|e| resources(e.into()))?;
-    let ask = Some(&bytes[..received.len])
-        .filter(|_| !received.truncated)
-        .and_then(Ask::decode)
-        .ok_or(Refused {
-            says: Denied::Garbled,
-            over: ViolationKind::Ask.into(),
-        })?;
-    let says = if ask.version != FORMAT_VERSION {
-        Denied::Version
-    } else if ask.sealed && !takes_sealed {
-        Denied::Sealed
-    } else {
-        return Ok(ask);
+    let ask = match Awaited::<Ask>::new(by).wait(connection) {
+        Ok(ask) => ask,
+        Err(Ended::Failed(Unasked::Refuse(says @ Denied::Version, _))) => {
+            return refused(says, Over::Stopped);
+        }
+        Err(Ended::Failed(Unasked::Refuse(says, _))) => {
+            return refused(says, ViolationKind::Ask.into());
+        }
+        Err(Ended::Failed(Unasked::HangUp)) => return refused(Denied::Resources, Over::Gone),
+        Err(Ended::Socket(error)) => return refused(Denied::Resources, error.into()),
     };
-    let over = Over::Stopped;
-    Err(Refused { says, over })
+    if ask.sealed && !takes_sealed {
+        return refused(Denied::Sealed, Over::Stopped);
+    }
+    Ok(ask)
 }

@@ -12,7 +12,6 @@ use crate::space::Builder;
 use crate::space::Descriptor;
 use crate::{Access, Deadline, Domain, Message, Permissions, PortOptions, ReceiveRight, SendRight};
 use crate::{SendError, WhenFull};
-use portolan_abi::FORMAT_VERSION;
 use portolan_abi::bridge::{Answer, Ask, Form, FrameHeader, Granted, control};
 use portolan_abi::slot::Kind;
 use portolan_sys::process::{EventFd, PidFd};
@@ -388,7 +387,6 @@ fn other_descriptors_than_a_pairs_are_refused() {
     for nth in 0..5 {
         let (theirs, ours) = socket::pair().unwrap();
         let granted = Granted {
-            version: FORMAT_VERSION,
             synchronous: false,
             most: 64,
             there: 64 << 10,
@@ -424,7 +422,6 @@ fn other_descriptors_than_a_pairs_are_refused() {
 fn told(domain: &Domain, most: u64, pieces: &[&[u8]]) -> (Result<Followed, ConnectToError>, Side) {
     let (theirs, ours) = socket::pair().unwrap();
     let granted = Granted {
-        version: FORMAT_VERSION,
         synchronous: false,
         most,
         there: 64 << 10,
@@ -547,7 +544,6 @@ fn an_answer_of_many_small_extents_takes_no_more_than_is_allowed() {
     let domain = Domain::private().unwrap();
     let (theirs, ours) = socket::pair().unwrap();
     let granted = Granted {
-        version: FORMAT_VERSION,
         synchronous: true,
         most: 1 << 20,
         there: 64 << 10,
@@ -629,7 +625,6 @@ fn a_client_that_counts_what_was_never_written_is_thrown_out_alone() {
         .unwrap();
     let connection = connect().connection;
     let ask = Ask {
-        version: FORMAT_VERSION,
         sealed: false,
         most: 0,
         there: 64 << 10,

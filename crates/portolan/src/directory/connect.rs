@@ -19,7 +19,6 @@ use crate::space::JoinError;
 use crate::space::Member;
 use crate::space::answer::{check_owner, garbled, refused};
 use crate::space::descriptor::Descriptor;
-use portolan_abi::FORMAT_VERSION;
 use portolan_abi::connect::{ConnectAnswer, ConnectRequest, OfferKind, OfferName};
 use portolan_abi::delegate::Capability;
 use portolan_abi::hello::{Reason, socket_name};
@@ -217,12 +216,7 @@ impl PendingConnection {
     fn of(door: Door, kind: OfferKind, name: OfferName, token: Option<[u8; 16]>) -> Self {
         Self {
             door,
-            request: ConnectRequest {
-                version: FORMAT_VERSION,
-                kind,
-                name,
-                token,
-            },
+            request: ConnectRequest { kind, name, token },
             stage: Stage::Away(None),
             obstacle: None,
             pause: PAUSES.0,
@@ -448,8 +442,8 @@ impl PendingConnection {
             return Ok(None);
         };
         let refusal = match ConnectAnswer::decode(answer) {
-            Some(ConnectAnswer::Accepted) => return Ok(Some(connection)),
-            Some(wait @ (ConnectAnswer::Wait | ConnectAnswer::Queue)) => {
+            Ok(ConnectAnswer::Accepted) => return Ok(Some(connection)),
+            Ok(wait @ (ConnectAnswer::Wait | ConnectAnswer::Queue)) => {
                 self.stage = Stage::Waiting(connection, Instant::now() + PATIENCE.1);
                 self.obstacle = Some(match wait {
                     ConnectAnswer::Wait => Obstacle::NotOffered,
@@ -459,8 +453,8 @@ impl PendingConnection {
                 self.patience = PATIENCE.0;
                 return Ok(None);
             }
-            Some(ConnectAnswer::Refused(refusal)) => refusal,
-            None => {
+            Ok(ConnectAnswer::Refused(refusal)) => refusal,
+            Err(_) => {
                 let (found, wanted) = (answer.len() as u64, ConnectAnswer::BYTES as u64);
                 return Err(garbled("answer", found, wanted).into());
             }
@@ -468,7 +462,7 @@ impl PendingConnection {
         let Door::Socket(Entrance { address, owner, .. }) = &self.door else {
             return Ok(None);
         };
-        self.obstacle = Some(match refusal.reason {
+        self.obstacle = Some(match refusal.why {
             Reason::Busy => Obstacle::Busy,
             Reason::Descriptors => Obstacle::HostDescriptors,
             Reason::Permission => {

@@ -22,14 +22,15 @@ use super::handoff::Limits;
 use super::host::{Host, Watched};
 use crate::space::descriptor::Descriptor;
 use crate::space::entry;
+use crate::space::handshake::{Awaited, Ended};
 use crate::space::host_connection::HostSockets;
 use crate::space::{Member, OVERFLOW_ID};
 use crate::trace;
-use portolan_abi::FORMAT_VERSION;
 use portolan_abi::control::FromHost;
-use portolan_abi::hello::{Answer, Greeting, Hello, Look, Reason, Refusal, Return, Welcome};
+use portolan_abi::hello::{Answer, Greeting, Hello, Reason, Refusal, Return, Welcome};
 use portolan_abi::limits::MAX_SPACES;
 use portolan_abi::space::{SpacePhase, SpaceStatus};
+use portolan_proto::handshake::Unasked;
 use portolan_shm::atomic::Ordering;
 use portolan_shm::region::{Header, SpaceEntry};
 use portolan_shm::space as copy_slot;
@@ -47,11 +48,7 @@ const AT_ONCE: usize = 64;
 pub(super) fn refuse(member: &Member, connection: impl AsFd, reason: Reason, value: u64) {
     let domain = member.domain.as_str();
     tracing::warn!(domain, ?reason, value, "a newcomer is refused");
-    let refusal = Answer::Refusal(Refusal {
-        version: FORMAT_VERSION,
-        reason,
-        value,
-    });
+    let refusal = Answer::Refused(Refusal::with(reason, value));
     let _ = socket::send_by(connection, &refusal.encode(), &[], Some(Instant::now()));
 }
 
@@ -281,25 +278,23 @@ impl Admission {
         index: usize,
     ) -> Option<(Newcomer, Greeting)> {
         let newcomer = self.newcomers[index].as_ref()?;
-        let mut buffer = [0; 2 * Hello::BYTES];
-        let received = match socket::try_receive(&newcomer.connection, &mut buffer, 0) {
+        let greeting = match Awaited::<Greeting>::new(None).poll(&newcomer.connection) {
             Ok(None) => return None,
-            Ok(Some(received)) => received.len.min(buffer.len()),
-            Err(_) => 0,
+            Ok(Some(greeting)) => Ok(greeting),
+            Err(error) => Err(error),
         };
         // Taken out of its place: it becomes a space, a client, or goes.
         let newcomer = self.newcomers[index].take()?;
-        if received == 0 {
-            return None;
-        }
         let connection = &newcomer.connection;
-        let greeting = match Greeting::decode(&buffer[..received]) {
-            Some(Greeting::OtherConnect(version)) => {
-                refuse(member, connection, Reason::Version, version.into());
+        let greeting = match greeting {
+            Ok(request @ Greeting::Connect(_)) => return Some((newcomer, request)),
+            Err(Ended::Failed(Unasked::Refuse(reason @ Reason::Version, theirs))) => {
+                refuse(member, connection, reason, theirs.into());
                 return None;
             }
-            Some(request @ Greeting::Connect(_)) => return Some((newcomer, request)),
-            other => other,
+            Err(Ended::Failed(Unasked::HangUp) | Ended::Socket(_)) => return None,
+            Ok(greeting) => Ok(greeting),
+            Err(Ended::Failed(Unasked::Refuse(reason, _))) => Err(reason),
         };
         // What follows is for those who may join.
         if let Some((reason, value)) = why_not(member, &newcomer.peer) {
@@ -307,13 +302,13 @@ impl Admission {
             return None;
         }
         match greeting {
-            Some(Greeting::Look(look)) => {
-                show(member, connection, look);
+            Ok(Greeting::Look(_)) => {
+                show(member, connection);
                 None
             }
-            Some(greeting) => Some((newcomer, greeting)),
-            None => {
-                refuse(member, connection, Reason::Garbled, 0);
+            Ok(greeting) => Some((newcomer, greeting)),
+            Err(reason) => {
+                refuse(member, connection, reason, 0);
                 None
             }
         }
@@ -335,10 +330,6 @@ impl Admission {
         else {
             return None;
         };
-        if hello.version != FORMAT_VERSION {
-            refuse(member, &connection, Reason::Version, hello.version.into());
-            return None;
-        }
         if has_given_up(&connection) {
             // It waits for another answer by now.
             return None;
@@ -362,8 +353,7 @@ impl Admission {
             return None;
         }
         portolan_shm::mark!("join.reserved");
-        let welcome = Answer::Welcome(Welcome {
-            version: FORMAT_VERSION,
+        let welcome = Answer::Granted(Welcome {
             space,
             incarnation,
             base: member.region.base() as u64,
@@ -533,7 +523,7 @@ impl Host {
                 }));
             }
             Greeting::Return(back) => self.take_back(member, newcomer, back),
-            Greeting::Look(_) | Greeting::OtherConnect(_) => {}
+            Greeting::Look(_) => {}
         }
     }
 
@@ -588,10 +578,7 @@ impl Host {
 
 /// Lets an observer read: it gets the region's file, open for reading only, and no space.
 /// This process keeps nothing of it.
-fn show(member: &Member, connection: &Descriptor, look: Look) {
-    if look.version != FORMAT_VERSION {
-        return refuse(member, connection, Reason::Version, look.version.into());
-    }
+fn show(member: &Member, connection: &Descriptor) {
     // Fails in a host of another user than the domain's creator: then an observer is
     // trusted not to write, as members are. And it fails for want of a descriptor.
     let file = memory::reopen_to_read(member.region.fd());
@@ -599,8 +586,7 @@ fn show(member: &Member, connection: &Descriptor, look: Look) {
         Ok(file) => file.as_fd(),
         Err(_) => member.region.fd().as_fd(),
     };
-    let welcome = Answer::Welcome(Welcome {
-        version: FORMAT_VERSION,
+    let welcome = Answer::Granted(Welcome {
         space: 0,
         incarnation: 0,
         base: member.region.base() as u64,

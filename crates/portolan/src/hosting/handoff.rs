@@ -245,7 +245,7 @@ impl Host {
             return Some((client, ConnectAnswer::Queue));
         };
         portolan_shm::mark!("connect.handing");
-        let record = FromHost::HandOff(number).encode();
+        let record = FromHost::HandOff { number }.encode();
         let clients = [client.connection.as_fd()];
         match socket::send_by(connection, &record, &clients, Some(Instant::now())) {
             Ok(()) => {

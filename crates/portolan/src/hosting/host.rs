@@ -424,7 +424,9 @@ fn hear(connection: &Descriptor) -> Heard {
         Err(_) => return Heard::Over,
     };
     let bytes = buffer.get(..received.len).unwrap_or_default();
-    let said = FromMember::decode(bytes).filter(|_| !received.truncated);
+    let said = FromMember::decode(bytes)
+        .ok()
+        .filter(|_| !received.truncated);
     match (said, <[OwnedFd; DELEGATED]>::try_from(received.fds)) {
         (Some(FromMember::Delegate(number, delegation)), Ok(fds)) => {
             Heard::Delegated(number, delegation, fds)

@@ -14,22 +14,23 @@ use super::{Role, membership_thread};
 use crate::space::Builder;
 use crate::space::JoinError;
 use crate::space::Member;
-use crate::space::answer::{check, check_owner, garbled, refused};
+use crate::space::answer::{check, check_owner, garbled, no_answer, refused};
 use crate::space::descriptor::Descriptor;
 use crate::space::drain::Drains;
 use crate::space::entry::{self, Owner};
 use crate::space::guard::Guard;
+use crate::space::handshake::{Asked, Ended};
 use crate::space::host::host_of;
 use crate::space::host_connection::{HostConnection, HostSockets, lock_directory};
 use crate::space::region::Region;
 use crate::space::{Domain, Parts, protection_of};
 use crate::survey::ABSENCE;
 use crate::{Protection, port};
-use portolan_abi::FORMAT_VERSION;
-use portolan_abi::hello::{Answer, Hello, Welcome};
+use portolan_abi::hello::{Hello, Welcome};
 use portolan_abi::limits::MAX_NAME;
 use portolan_abi::region::Geometry;
 use portolan_abi::space::{HostWord, SpacePhase};
+use portolan_proto::handshake::Failure;
 use portolan_shm::atomic::Ordering;
 use portolan_sys::memory;
 use portolan_sys::process::{EventFd, poll};
@@ -478,26 +479,20 @@ impl Search<'_> {
         for (to, from) in name.iter_mut().take(MAX_NAME).zip(called.bytes()) {
             *to = from;
         }
-        let version = FORMAT_VERSION;
-        let hello = Hello { version, name }.encode();
-        let mut answer = [0; Answer::BYTES];
-        let answered = socket::send_by(&connection, &hello, &[], Some(until))
-            .and_then(|()| socket::receive_by(&connection, &mut answer, 3, Some(until)));
+        let (hello, by) = (Hello { name }, Some(until));
+        let answered =
+            Asked::send(&connection, &hello, by, by).and_then(|asked| asked.wait(&connection));
         portolan_shm::mark!("join.answered");
-        let received = match answered {
-            Ok(received) => received,
+        match answered {
+            Ok((welcome, fds)) => self.enter(connection, welcome, fds),
             // The host has died, is busy, or is about to be succeeded.
-            Err(SocketError::TimedOut) => return Err(Miss::Again),
-            Err(SocketError::Closed) => return Err(Miss::Later),
-            Err(error) => return Err(JoinError::socket(error).into()),
-        };
-        let bytes = answer.get(..received.len).unwrap_or_default();
-        match Answer::decode(bytes) {
-            Some(Answer::Refusal(refusal)) => {
+            Err(Ended::Failed(Failure::Unanswered)) => Err(Miss::Again),
+            Err(Ended::Failed(Failure::HungUp)) => Err(Miss::Later),
+            Err(Ended::Failed(Failure::Refused(refusal))) => {
                 Err(refused(refusal, &self.address, self.settings.owner).into())
             }
-            Some(Answer::Welcome(welcome)) => self.enter(connection, welcome, received.fds),
-            None => Err(garbled("answer", received.len as u64, Answer::BYTES as u64).into()),
+            Err(Ended::Failed(Failure::Garbled(why))) => Err(no_answer(why).into()),
+            Err(Ended::Socket(error)) => Err(JoinError::socket(error).into()),
         }
     }
 
@@ -508,10 +503,6 @@ impl Search<'_> {
         welcome: Welcome,
         fds: Vec<OwnedFd>,
     ) -> Result<Domain, Miss> {
-        if welcome.version != FORMAT_VERSION {
-            let (theirs, ours) = (welcome.version, FORMAT_VERSION);
-            return Err(JoinError::OtherVersion { theirs, ours }.into());
-        }
         let count = fds.len() as u64;
         let Ok([file, listener, fallback]) = <[OwnedFd; 3]>::try_from(fds) else {
             return Err(garbled("number of descriptors", count, 3).into());

@@ -262,7 +262,9 @@ impl Control {
                 // Closed: begin again.
                 Err(_) => return self.lose(),
             };
-            let record = buffer.get(..received.len).and_then(FromHost::decode);
+            let record = buffer
+                .get(..received.len)
+                .and_then(|b| FromHost::decode(b).ok());
             match record {
                 Some(FromHost::Back) => {
                     self.known = Some(self.host);
@@ -270,9 +272,9 @@ impl Control {
                     self.unanswered = 0;
                     offers.reannounce();
                 }
-                Some(FromHost::Done(number)) => self.answered(offers, number, Ok(())),
-                Some(FromHost::Declined(number, why)) => self.answered(offers, number, Err(why)),
-                Some(FromHost::HandOff(number)) => {
+                Some(FromHost::Done { number }) => self.answered(offers, number, Ok(())),
+                Some(FromHost::Declined { number, why }) => self.answered(offers, number, Err(why)),
+                Some(FromHost::HandOff { number }) => {
                     portolan_shm::mark!("connect.received");
                     if let Some(connection) = received.fds.pop() {
                         offers.take_handoff(number, Descriptor::new(connection));

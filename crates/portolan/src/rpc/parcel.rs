@@ -10,6 +10,7 @@
 use crate::port::{ReceiveRight, SendRight, WhenFull};
 use crate::schema::Unpack;
 use crate::{Access, Deadline, Extent, Message, Refused, SendError};
+use portolan_abi::beside::CallParcel;
 use portolan_shm::mark;
 use serde::de::Error as _;
 use serde::ser::Error as _;
@@ -229,10 +230,7 @@ impl Parcels {
 impl Inbox {
     fn put(&mut self, mut message: Message) {
         mark!("call.parcel_came");
-        let Ok([number, call]) = <[u8; 16]>::try_from(message.header()).map(|h| {
-            let word = |at| u64::from_le_bytes(std::array::from_fn(|i| h[at + i]));
-            [word(0), word(8)]
-        }) else {
+        let Ok(CallParcel { number, call }) = CallParcel::decode(message.header()) else {
             return;
         };
         let extents = message.split_off(0).into_iter().map(Some).collect();
@@ -246,10 +244,7 @@ fn message(
     call: u64,
     extents: impl Iterator<Item = Extent>,
 ) -> Result<Message, crate::MessageError> {
-    let mut header = [0; 16];
-    header[..8].copy_from_slice(&number.to_le_bytes());
-    header[8..].copy_from_slice(&call.to_le_bytes());
-    let mut message = Message::new(&header)?;
+    let mut message = Message::new(&CallParcel { number, call }.encode())?;
     for extent in extents {
         message.push(extent).map_err(|refused| refused.why)?;
     }

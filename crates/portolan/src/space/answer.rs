@@ -3,8 +3,10 @@
 use super::descriptor::Descriptor;
 use super::{JoinError, OVERFLOW_ID};
 use portolan_abi::FORMAT_VERSION;
-use portolan_abi::hello::{Reason, Refusal, Welcome};
+use portolan_abi::codec::DecodeError;
+use portolan_abi::hello::{Answer, Reason, Refusal, Welcome};
 use portolan_abi::region::{Geometry, MAGIC};
+use portolan_proto::handshake::Garbled;
 use portolan_sys::memory;
 use portolan_sys::socket::{self, Address, Holder, Peer};
 use std::fs::File;
@@ -16,10 +18,10 @@ use std::os::unix::fs::FileExt;
 pub(crate) fn refused(refusal: Refusal, address: &Address, owner: u32) -> JoinError {
     let Refusal {
         version,
-        reason,
+        why,
         value,
     } = refusal;
-    match reason {
+    match why {
         Reason::Version => JoinError::OtherVersion {
             theirs: version,
             ours: FORMAT_VERSION,
@@ -38,6 +40,19 @@ pub(crate) fn refused(refusal: Refusal, address: &Address, owner: u32) -> JoinEr
             garbled("greeting", value, 0)
         }
     }
+}
+
+/// What it means that a host's answer is none.
+pub(crate) fn no_answer(why: Garbled) -> JoinError {
+    let (what, found, wanted) = match why {
+        Garbled::Descriptors { found, wanted } => ("number of descriptors", found, wanted),
+        Garbled::Record(DecodeError::Length { found, wanted }) => ("answer", found, wanted),
+        Garbled::Record(DecodeError::Magic { found, wanted }) => {
+            return garbled("answer's magic number", found.into(), wanted.into());
+        }
+        Garbled::Record(_) | Garbled::Truncated => ("answer", 0, Answer::BYTES),
+    };
+    garbled(what, found as u64, wanted as u64)
 }
 
 /// Refuses a socket at which another user than the domain's listens.

@@ -11,6 +11,7 @@
 //! | `host_connection` | this process's tie to its host, and leaving |
 //! | `host` | who hosts |
 //! | `answer` | what a host's socket answers, and how much of it is believed |
+//! | `handshake` | a request and its answer over a socket: the driver of the state machine |
 //! | `entry` | the entry of a space: its process, its status |
 //! | `region` | the region, mapped: the unsafe code |
 //! | `extent` | memory of the region: taking it, giving it back |
@@ -29,6 +30,7 @@ pub(crate) mod entry;
 mod error;
 pub(crate) mod extent;
 pub(crate) mod guard;
+pub(crate) mod handshake;
 pub(crate) mod host;
 pub(crate) mod host_connection;
 mod member;

@@ -6,16 +6,17 @@
 //! that the domain is over: when no space is left whose process lives.
 
 use crate::space::JoinError;
-use crate::space::answer::{check, check_owner, garbled, refused};
+use crate::space::answer::{check, check_owner, garbled, no_answer, refused};
 use crate::space::descriptor::Descriptor;
 use crate::space::entry::{self, Owner};
+use crate::space::handshake::{Asked, Ended};
 use crate::space::region::Picture;
 use crate::space::{Builder, protection_of};
 use crate::survey::{self, Ground, Survey};
-use portolan_abi::FORMAT_VERSION;
-use portolan_abi::hello::{Answer, Look, socket_name};
+use portolan_abi::hello::{Look, socket_name};
 use portolan_abi::region::HEADER_BYTES;
 use portolan_abi::space::{HostWord, SpacePhase};
+use portolan_proto::handshake::Failure;
 use portolan_shm::atomic::Ordering;
 use portolan_sys::socket::{self, Address, SocketError};
 use std::os::fd::OwnedFd;
@@ -193,29 +194,20 @@ fn ask(
 ) -> Result<Option<Observer>, JoinError> {
     let connection = Descriptor::new(connection);
     check_owner(&connection, address, settings.owner)?;
-    let look = Look {
-        version: FORMAT_VERSION,
-    };
-    let mut answer = [0; Answer::BYTES];
-    let answered = socket::send_by(&connection, &look.encode(), &[], Some(until))
-        .and_then(|()| socket::receive_by(&connection, &mut answer, 1, Some(until)));
-    let received = match answered {
-        Ok(received) => received,
+    let by = Some(until);
+    let asked = Asked::send(&connection, &Look {}, by, by);
+    let (welcome, fds) = match asked.and_then(|asked| asked.wait(&connection)) {
+        Ok(granted) => granted,
         // The host has died, is busy, or is about to be succeeded.
-        Err(SocketError::TimedOut | SocketError::Closed) => return Ok(None),
-        Err(error) => return Err(JoinError::socket(error)),
-    };
-    let bytes = answer.get(..received.len).unwrap_or_default();
-    let welcome = match Answer::decode(bytes) {
-        Some(Answer::Welcome(welcome)) => welcome,
-        Some(Answer::Refusal(refusal)) => return Err(refused(refusal, address, settings.owner)),
-        None => {
-            let wanted = Answer::BYTES as u64;
-            return Err(garbled("answer", received.len as u64, wanted));
+        Err(Ended::Failed(Failure::Unanswered | Failure::HungUp)) => return Ok(None),
+        Err(Ended::Failed(Failure::Refused(refusal))) => {
+            return Err(refused(refusal, address, settings.owner));
         }
+        Err(Ended::Failed(Failure::Garbled(why))) => return Err(no_answer(why)),
+        Err(Ended::Socket(error)) => return Err(JoinError::socket(error)),
     };
-    let count = received.fds.len() as u64;
-    let Ok([file]) = <[OwnedFd; 1]>::try_from(received.fds) else {
+    let count = fds.len() as u64;
+    let Ok([file]) = <[OwnedFd; 1]>::try_from(fds) else {
         return Err(garbled("number of descriptors", count, 1));
     };
     let (file, geometry) = check(file, &welcome)?;

@@ -18,10 +18,12 @@
 use super::export::Exported;
 use crate::directory::Client;
 use crate::space::Descriptor;
+use crate::space::handshake::{Awaited, Ended};
 use crate::space::{Member, Part};
 use crate::wait::poller::{PollLoop, Poller, Seen};
-use portolan_abi::FORMAT_VERSION;
+use portolan_abi::handshake::Refusal;
 use portolan_abi::vmmc::{Answer, Ask, Denied, WAKE};
+use portolan_proto::handshake::Unasked;
 use portolan_sys::machine::rlimit_nofile;
 use portolan_sys::process::PidFd;
 use portolan_sys::socket::{self, Peer, SocketError};
@@ -110,6 +112,7 @@ struct ImporterPeer {
     pidfd: Option<Descriptor<PidFd>>,
     peer: Peer,
     export: Weak<Exported>,
+    asking: Awaited<Ask>,
     granted: bool,
 }
 
@@ -181,6 +184,8 @@ impl ImporterPeers {
             pidfd,
             peer,
             export,
+            // No deadline: it takes no thread, and one of the places that the export has.
+            asking: Awaited::new(None),
             granted: false,
         };
         let mut watched = poll_loop.watch().add(&importer.connection, number * 2);
@@ -248,35 +253,23 @@ enum Heard {
 
 impl ImporterPeer {
     fn hear(&mut self, number: u64) -> Heard {
+        if !self.granted {
+            return self.hear_request(number);
+        }
         // One more byte than a record has, so that a longer one is not taken for it.
-        let mut bytes = [0; Ask::BYTES + 1];
-        let received = match socket::try_receive(&self.connection, &mut bytes, 0) {
+        let mut bytes = [0; 2];
+        let len = match socket::try_receive(&self.connection, &mut bytes, 0) {
             Ok(None) => return Heard::Nothing,
-            Ok(Some(received)) if !received.truncated => received,
-            Ok(Some(_)) => {
-                deny(&self.connection, Denied::Garbled);
-                return Heard::Over;
-            }
+            Ok(Some(received)) if !received.truncated => received.len,
+            Ok(Some(_)) => 0,
             Err(_) => return Heard::Over,
         };
         let Some(export) = self.export.upgrade() else {
-            deny(&self.connection, Denied::Over);
             return Heard::Over;
         };
-        let bytes = bytes.get(..received.len).unwrap_or_default();
-        if self.granted {
-            if bytes == [WAKE] {
-                export.importer_woke(number);
-                return Heard::Fine;
-            }
-        } else {
-            return match self.grant(number, &export, bytes) {
-                Ok(()) => Heard::Fine,
-                Err(why) => {
-                    deny(&self.connection, why);
-                    Heard::Over
-                }
-            };
+        if bytes.get(..len) == Some(&[WAKE]) {
+            export.importer_woke(number);
+            return Heard::Fine;
         }
         let (uid, pid) = (self.peer.uid, self.peer.pid);
         tracing::warn!(
@@ -288,11 +281,27 @@ impl ImporterPeer {
         Heard::Over
     }
 
-    fn grant(&mut self, number: u64, export: &Exported, bytes: &[u8]) -> Result<(), Denied> {
-        let ask = Ask::decode(bytes).ok_or(Denied::Garbled)?;
-        if ask.version != FORMAT_VERSION {
-            return Err(Denied::Version);
+    /// Reads what it asks for, and grants it or says why not.
+    fn hear_request(&mut self, number: u64) -> Heard {
+        let granted = match self.asking.poll(&self.connection) {
+            Ok(None) => return Heard::Nothing,
+            Ok(Some(ask)) => match self.export.upgrade() {
+                Some(export) => self.grant(number, &export, ask),
+                None => Err(Denied::Over),
+            },
+            Err(Ended::Failed(Unasked::Refuse(why, _))) => Err(why),
+            Err(Ended::Failed(Unasked::HangUp) | Ended::Socket(_)) => return Heard::Over,
+        };
+        match granted {
+            Ok(()) => Heard::Fine,
+            Err(why) => {
+                deny(&self.connection, why);
+                Heard::Over
+            }
         }
+    }
+
+    fn grant(&mut self, number: u64, export: &Exported, ask: Ask) -> Result<(), Denied> {
         let send = |granted: Answer, fds: &[BorrowedFd<'_>]| {
             // R2: the deadline is now.
             socket::send_by(
@@ -319,7 +328,7 @@ fn is_scarce(connection: &Descriptor) -> bool {
 }
 
 fn deny(connection: &Descriptor, why: Denied) {
-    let answer = Answer::Denied(why, FORMAT_VERSION).encode();
+    let answer = Answer::Refused(Refusal::new(why)).encode();
     let sent = socket::send_by(connection, &answer, &[], Some(Instant::now()));
     if let Err(error) = sent
         && !matches!(error, SocketError::Closed)

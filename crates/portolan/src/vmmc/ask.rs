@@ -14,12 +14,12 @@ use crate::directory::{AcceptedConnection, Entrance, OfferKind, PendingConnectio
 use crate::space::Builder;
 use crate::space::Descriptor;
 use crate::space::Member;
+use crate::space::handshake::{Asked, Ended};
 use crate::{Deadline, Domain, NoDescriptor, OfferConnectError};
-use portolan_abi::FORMAT_VERSION;
-use portolan_abi::vmmc::{Answer, Ask, DESCRIPTORS};
+use portolan_abi::vmmc::Ask;
+use portolan_proto::handshake::Failure;
 use portolan_sys::barrier;
 use portolan_sys::process::poll;
-use portolan_sys::socket::{self, SocketError};
 use portolan_sys::watch::Alarm;
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
@@ -177,8 +177,8 @@ enum Stage {
     /// Not before this instant.
     Away(Instant),
     Connecting(Box<PendingConnection>),
-    /// The exporter has until the instant to answer.
-    Asked(Descriptor, Instant),
+    /// The exporter has the request.
+    Asked(Descriptor, Asked<Ask>),
 }
 
 impl Whence {
@@ -240,7 +240,7 @@ impl PendingImport {
             let set = match &mut self.stage {
                 Stage::Away(until) => alarm.set_time(Some(*until)),
                 Stage::Connecting(pending) => pending.set(alarm),
-                Stage::Asked(connection, until) => alarm.set(&*connection, Some(*until)),
+                Stage::Asked(connection, asked) => alarm.set(&*connection, asked.until()),
             };
             set.map_err(|e| ImportError::system("wait for the exporter", &e))?;
         }
@@ -344,9 +344,9 @@ impl PendingImport {
                     let until = left(*until);
                     std::thread::sleep(until.saturating_duration_since(Instant::now()));
                 }
-                Stage::Asked(connection, until) => {
+                Stage::Asked(connection, asked) => {
                     // An error (no memory) is met again at the next turn.
-                    let _ = poll(&[connection.as_fd()], Some(left(*until)));
+                    let _ = poll(&[connection.as_fd()], asked.until().map(left));
                 }
             }
             // What came at the last moment still counts.
@@ -362,53 +362,46 @@ impl PendingImport {
         let AcceptedConnection { connection } = accepted;
         portolan_shm::mark!("import.accepted");
         let ask = Ask {
-            version: FORMAT_VERSION,
             barriers: barrier::allow_now(),
             brokered: self.brokered,
         };
-        match socket::send_by(&connection, &ask.encode(), &[], Some(Instant::now())) {
-            Ok(()) => {
-                self.stage = Stage::Asked(connection, Instant::now() + ANSWER);
+        let now = Instant::now();
+        match Asked::send(&connection, &ask, Some(now), Some(now + ANSWER)) {
+            Ok(asked) => {
+                self.stage = Stage::Asked(connection, asked);
                 portolan_shm::mark!("import.asked");
             }
-            Err(SocketError::Closed | SocketError::TimedOut) => self.go_away(),
-            Err(error) => return Err(ImportError::Socket(error)),
+            Err(Ended::Failed(_)) => self.go_away(),
+            Err(Ended::Socket(error)) => return Err(ImportError::Socket(error)),
         }
         Ok(())
     }
 
     /// Reads the answer, if it is there.
     fn hear(&mut self) -> Result<Option<Import>, ImportError> {
-        let Stage::Asked(connection, until) = &self.stage else {
+        let Stage::Asked(connection, asked) = &mut self.stage else {
             return Ok(None);
         };
-        // One more byte than an answer has, so that a longer one is not taken for it.
-        let mut bytes = [0; Answer::BYTES + 1];
-        let received = match socket::try_receive(connection, &mut bytes, DESCRIPTORS) {
-            Ok(None) if Instant::now() < *until => return Ok(None),
+        let answer = match asked.poll(&*connection) {
+            Ok(None) => return Ok(None),
+            Ok(Some(granted)) => Ok(granted),
             // The exporter may be stopped; or dead, while another process holds its socket open.
-            Ok(None) | Err(SocketError::Closed) => {
+            Err(Ended::Failed(Failure::HungUp | Failure::Unanswered)) => {
                 self.go_away();
                 return Ok(None);
             }
-            Ok(Some(received)) if received.truncated => {
-                let what = "more than an answer";
-                return Err(ImportError::Garbled { what });
-            }
-            Ok(Some(received)) => received,
-            Err(error) => return Err(ImportError::Socket(error)),
+            Err(Ended::Failed(failure)) => Err(failure),
+            Err(Ended::Socket(error)) => return Err(ImportError::Socket(error)),
         };
         portolan_shm::mark!("import.answered");
         let away = Stage::Away(Instant::now());
         let Stage::Asked(connection, _) = std::mem::replace(&mut self.stage, away) else {
             return Ok(None);
         };
-        let bytes = bytes.get(..received.len).unwrap_or_default();
         let (name, most) = (&self.name, self.options.most);
         let entrance = self.from.entrance();
         let member = self.from.member();
-        let fds = received.fds;
-        match Import::answered(connection, name, most, bytes, fds, entrance, member) {
+        match Import::answered(connection, name, most, answer, entrance, member) {
             Ok(import) => Ok(Some(import)),
             Err(Miss::Delegate) => {
                 self.brokered = true;
@@ -435,12 +428,12 @@ pub(super) fn answer_to(
     connection: std::os::fd::OwnedFd,
     options: &ImportOptions,
 ) -> Result<Option<Import>, ImportError> {
-    let far = Instant::now() + ANSWER;
+    let far = Some(Instant::now() + ANSWER);
     let mut pending = PendingImport {
         from: Whence::Outside(Box::new(Domain::builder("nowhere"))),
         name: "x".to_owned(),
         options: options.clone(),
-        stage: Stage::Asked(Descriptor::new(connection), far),
+        stage: Stage::Asked(Descriptor::new(connection), Asked::sent(far)),
         pause: PAUSES.0,
         alarm: None,
         brokered: false,

@@ -28,7 +28,6 @@ use crate::space::Descriptor;
 use crate::space::Member;
 use crate::space::public::{Public, Shown};
 use crate::{Deadline, Permissions, Refused};
-use portolan_abi::FORMAT_VERSION;
 use portolan_abi::public::{PublicKind, flag};
 use portolan_abi::vmmc::{
     Answer, Ask, Denied, Granted, Ranges, Way, notification_page, status_page,
@@ -318,7 +317,6 @@ impl Exported {
         let way = self.way(peer, ask)?;
         let direct = matches!(way, Way::Kernel { .. });
         let granted = Answer::Granted(Granted {
-            version: FORMAT_VERSION,
             reach: self.reach,
             // Who makes no barriers when asked makes one with each update.
             fences: self.fences || !ask.barriers,

@@ -9,12 +9,14 @@ use super::{Import, ImportError};
 use crate::directory::Entrance;
 use crate::space::Descriptor;
 use crate::space::Member;
+use crate::space::handshake::GrantOf;
 use portolan_abi::FORMAT_VERSION;
-use portolan_abi::vmmc::{Answer, Denied, Granted, Way, notification_page, status_page};
+use portolan_abi::handshake::Refusal;
+use portolan_abi::vmmc::{Ask, Denied, Granted, Way, notification_page, status_page};
+use portolan_proto::handshake::{Failure, Garbled};
 use portolan_sys::memory::{self, Mapping};
 use portolan_sys::process::PidFd;
 use portolan_sys::socket;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// Why there is no import yet.
@@ -33,50 +35,26 @@ impl<E: Into<ImportError>> From<E> for Miss {
 }
 
 impl Import {
-    /// What came in answer to an [`Ask`], of export `name`, and at most `max` bytes.
+    /// What came in answer to an [`Ask`], of export `name`, and at most `max` bytes: maps what was
+    /// granted, once it has been found to be what it was said to be.
     pub(super) fn answered(
         connection: Descriptor,
         name: &str,
         max: u64,
-        bytes: &[u8],
-        fds: Vec<OwnedFd>,
+        answer: Result<GrantOf<Ask>, Failure<Denied>>,
         entrance: Option<Entrance>,
         member: Option<&Arc<Member>>,
     ) -> Result<Self, Miss> {
         // From here on the exporter has nothing to send but the end.
         let _ = socket::refuse_descriptors(&connection);
-        let garbled = |what| ImportError::Garbled { what };
-        let granted = match Answer::decode(bytes).ok_or(garbled("no record"))? {
-            Answer::Granted(granted) => granted,
-            Answer::Denied(why, theirs) => return Err(denied(why, theirs, name)),
-        };
-        if fds.len() != granted.way.descriptors() {
-            return Err(garbled("another number of descriptors").into());
-        }
-        Self::of(connection, name, max, granted, fds, entrance, member)
-    }
-
-    /// Maps what was granted, once it has been found to be what it was said to be.
-    fn of(
-        connection: Descriptor,
-        name: &str,
-        max: u64,
-        granted: Granted,
-        fds: Vec<OwnedFd>,
-        entrance: Option<Entrance>,
-        member: Option<&Arc<Member>>,
-    ) -> Result<Self, Miss> {
+        let (granted, fds) = answer.map_err(|failure| failed(failure, name))?;
         let Granted {
-            version,
             reach,
             fences,
             way,
             len,
             ranges,
         } = granted;
-        if version != FORMAT_VERSION {
-            return Err(denied(Denied::Version, version, name));
-        }
         let too_large = || ImportError::TooLarge {
             name: name.to_owned(),
             len,
@@ -126,6 +104,17 @@ impl Import {
             inner: Arc::new(inner),
         })
     }
+}
+
+fn failed(failure: Failure<Denied>, name: &str) -> Miss {
+    let what = match failure {
+        Failure::Refused(Refusal { why, version, .. }) => return denied(why, version, name),
+        Failure::HungUp | Failure::Unanswered => return Miss::Again,
+        Failure::Garbled(Garbled::Truncated) => "more than an answer",
+        Failure::Garbled(Garbled::Record(_)) => "no record",
+        Failure::Garbled(Garbled::Descriptors { .. }) => "another number of descriptors",
+    };
+    ImportError::Garbled { what }.into()
 }
 
 fn denied(why: Denied, theirs: u32, name: &str) -> Miss {

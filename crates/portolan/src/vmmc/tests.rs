@@ -5,6 +5,7 @@ use super::import::Import;
 use super::*;
 use crate::{Deadline, Domain};
 use portolan_abi::FORMAT_VERSION;
+use portolan_abi::handshake::Refusal;
 use portolan_abi::vmmc::{Answer, Denied, Granted, Ranges, Way};
 use portolan_sys::memory::{self, MapError, Mapping, VerifyError};
 use portolan_sys::process::{EventFd, PidFd};
@@ -126,7 +127,6 @@ fn honest() -> Honest {
         PidFd::open(std::process::id()).unwrap().into(),
     ];
     let granted = Granted {
-        version: FORMAT_VERSION,
         reach: Reach::ReadWrite,
         fences: false,
         way: Way::Shared,
@@ -308,9 +308,9 @@ fn other_bytes_are_no_answer() {
     let bytes = Answer::Granted(good.granted).encode();
     let mut longer = bytes.to_vec();
     longer.push(0);
-    let mut of_no_size = bytes;
+    let mut of_no_size = bytes.clone();
     of_no_size[24..32].fill(0);
-    let mut of_odd_size = bytes;
+    let mut of_odd_size = bytes.clone();
     of_odd_size[24] = 1;
     for bad in [
         &b"x"[..],
@@ -334,8 +334,9 @@ fn more_than_the_importer_wants_is_not_mapped() {
         assert!(matches!(error, ImportError::TooLarge { .. }), "{error:?}");
     }
     honest.granted.len = 8192;
-    honest.granted.version = FORMAT_VERSION + 1;
-    let error = answered(&honest).unwrap_err();
+    let mut newer = Answer::Granted(honest.granted).encode();
+    newer[4..8].copy_from_slice(&(FORMAT_VERSION + 1).to_le_bytes());
+    let error = heard(&newer, &honest.fds).unwrap_err();
     assert!(
         matches!(error, ImportError::OtherVersion { .. }),
         "{error:?}"
@@ -344,7 +345,15 @@ fn more_than_the_importer_wants_is_not_mapped() {
 
 #[test]
 fn refusals_say_what_they_mean() {
-    let refused = |why| heard(&Answer::Denied(why, 9).encode(), &[]).unwrap_err();
+    let refused = |why| {
+        let (version, value) = (9, 0);
+        let refusal = Refusal {
+            version,
+            why,
+            value,
+        };
+        heard(&Answer::Refused(refusal).encode(), &[]).unwrap_err()
+    };
     assert!(matches!(refused(Denied::Full), ImportError::Full { .. }));
     assert!(matches!(
         refused(Denied::NoCopyBroker),

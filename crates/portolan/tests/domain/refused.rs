@@ -171,18 +171,16 @@ fn another_format_is_refused_by_number() {
     let _host = Child::joined(&name);
     let address = socket_name(portolan_sys::process::user(), &name).unwrap();
     let connection = socket::connect(&Address::Abstract(address.into_bytes())).unwrap();
-    let hello = Hello {
-        version: 99,
-        name: [0; 64],
-    };
+    let mut hello = Hello { name: [0; 64] }.encode();
+    hello[4..8].copy_from_slice(&99_u32.to_le_bytes());
     // A later version's record may be longer or shorter; its first eight bytes are these.
-    socket::send(&connection, &hello.encode()[..20], &[]).unwrap();
+    socket::send(&connection, &hello[..20], &[]).unwrap();
     let mut buffer = [0; 64];
     let received =
         socket::receive_by(&connection, &mut buffer, 0, Some(Instant::now() + PATIENCE)).unwrap();
     let answer = Answer::decode(&buffer[..received.len]);
     assert!(
-        matches!(answer, Some(Answer::Refusal(r)) if r.reason == Reason::Version && r.value == 99 && r.version == portolan_abi::FORMAT_VERSION),
+        matches!(answer, Ok(Answer::Refused(r)) if r.why == Reason::Version && r.value == 99 && r.version == portolan_abi::FORMAT_VERSION),
         "{answer:?}"
     );
 }
@@ -205,7 +203,7 @@ fn garbage_is_refused_and_does_no_harm() {
                 .unwrap();
         let answer = Answer::decode(&buffer[..received.len]);
         assert!(
-            matches!(answer, Some(Answer::Refusal(r)) if r.reason == Reason::Garbled),
+            matches!(answer, Ok(Answer::Refused(r)) if r.why == Reason::Garbled),
             "{answer:?}"
         );
     }
@@ -221,7 +219,7 @@ fn garbage_is_refused_and_does_no_harm() {
         socket::receive_by(&connection, &mut buffer, 0, Some(Instant::now() + PATIENCE)).unwrap();
     let answer = Answer::decode(&buffer[..received.len]);
     assert!(
-        matches!(answer, Some(Answer::Refusal(r)) if r.reason == Reason::Stranger),
+        matches!(answer, Ok(Answer::Refused(r)) if r.why == Reason::Stranger),
         "{answer:?}"
     );
     assert_eq!(Child::joined(&name).space(), 2);

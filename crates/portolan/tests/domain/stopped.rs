@@ -199,6 +199,39 @@ fn a_member_dies_at_every_step_of_an_admission_beside_a_stopped_host() {
     }
 }
 
+/// A newcomer waits for no member that is stopped: another one lets it in.
+#[cfg(feature = "marks")]
+#[test]
+fn a_member_is_stopped_at_every_step_of_an_admission_beside_a_stopped_host() {
+    for mark in ADMISSION {
+        let name = unique("member-stops");
+        let mut host = Child::joined(&name);
+        let mut second = Child::joined(&name);
+        let mut third = Child::joined(&name);
+        assert_eq!(second.ask(&format!("stop once at {mark}")), "done");
+        host.stop();
+        // So that it is the second one that accepts.
+        third.stop();
+        let mut newcomer = Child::new();
+        newcomer.tell(&format!("join {name}"));
+        second.stopped();
+        third.resume();
+        let answer = newcomer.answer();
+        assert!(answer.starts_with("space "), "{mark}: {answer}");
+        assert_eq!(newcomer.ask("bind inbox"), "done");
+        assert_eq!(third.ask("connect inbox"), "done");
+        assert_eq!(third.ask("send 5000"), "done");
+        assert_eq!(newcomer.ask("receive"), "5000 bytes", "{mark}");
+        second.resume();
+        host.resume();
+        let taken = spaces(&mut [&mut host, &mut second, &mut third, &mut newcomer]);
+        all_others_are_free(&name, &taken);
+        newcomer.kill();
+        all_others_are_free(&name, &[1, 2, 3]);
+        assert!(host.is_host());
+    }
+}
+
 /// Both then admit: the host goes on while a member is in the midst of it.
 #[cfg(feature = "marks")]
 #[test]

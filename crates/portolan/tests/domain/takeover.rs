@@ -1,7 +1,6 @@
 //! The host dies, stops, or is succeeded at a bad moment.
 
 use crate::child::{Child, PATIENCE, unique, until};
-use portolan_abi::FORMAT_VERSION;
 use portolan_abi::hello::{Answer, Hello, Welcome, socket_name};
 use portolan_sys::socket::{self, Address};
 use std::os::fd::OwnedFd;
@@ -11,16 +10,13 @@ use std::time::Instant;
 pub(crate) fn half_join(domain: &str) -> (OwnedFd, Welcome, Vec<OwnedFd>) {
     let name = socket_name(portolan_sys::process::user(), domain).unwrap();
     let connection = socket::connect(&Address::Abstract(name.into_bytes())).unwrap();
-    let hello = Hello {
-        version: FORMAT_VERSION,
-        name: [0; 64],
-    };
+    let hello = Hello { name: [0; 64] };
     socket::send(&connection, &hello.encode(), &[]).unwrap();
     let mut buffer = [0; Answer::BYTES];
     let received =
         socket::receive_by(&connection, &mut buffer, 2, Some(Instant::now() + PATIENCE)).unwrap();
     match Answer::decode(&buffer[..received.len]) {
-        Some(Answer::Welcome(welcome)) => (connection, welcome, received.fds),
+        Ok(Answer::Granted(welcome)) => (connection, welcome, received.fds),
         other => panic!("{other:?}"),
     }
 }

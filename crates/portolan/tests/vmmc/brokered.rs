@@ -178,7 +178,6 @@ fn only_an_importer_with_the_capability_gets_a_copy_slot() {
     };
     let connection = raw::connect(&name);
     let request = ConnectRequest {
-        version: portolan_abi::FORMAT_VERSION,
         kind: OfferKind::Memory,
         name: guessed.name().unwrap(),
         token: Some(capability.token),
@@ -187,7 +186,7 @@ fn only_an_importer_with_the_capability_gets_a_copy_slot() {
     let mut bytes = [0; ConnectAnswer::BYTES];
     let received = socket::receive(&connection, &mut bytes, 0).unwrap();
     let answer = ConnectAnswer::decode(&bytes[..received.len]);
-    assert_eq!(answer, Some(ConnectAnswer::Wait));
+    assert_eq!(answer, Ok(ConnectAnswer::Wait));
     // The capability does not help an importer that the export does not admit.
     if root() {
         let permitted = Permissions::nobody().users([OTHER]);

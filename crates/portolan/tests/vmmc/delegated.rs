@@ -3,7 +3,6 @@
 use crate::child::Child;
 use crate::raw;
 use crate::raw_brokered::CopySlot;
-use portolan_abi::FORMAT_VERSION;
 use portolan_abi::connect::{Grants, OfferKind};
 use portolan_abi::control::{Announcement, Decline, FromHost, FromMember};
 use portolan_abi::delegate::{Act, Capability, Delegation, Outcome};
@@ -29,15 +28,12 @@ struct Member {
 impl Member {
     fn new(domain: &str) -> Self {
         let connection = raw::connect(domain);
-        let hello = Hello {
-            version: FORMAT_VERSION,
-            name: [0; 64],
-        };
+        let hello = Hello { name: [0; 64] };
         socket::send(&connection, &hello.encode(), &[]).unwrap();
         let mut bytes = [0; Answer::BYTES];
         let end = Some(Instant::now() + PATIENCE);
         let received = socket::receive_by(&connection, &mut bytes, 2, end).unwrap();
-        let Some(Answer::Welcome(welcome)) = Answer::decode(&bytes[..received.len]) else {
+        let Ok(Answer::Granted(welcome)) = Answer::decode(&bytes[..received.len]) else {
             panic!("not let in");
         };
         Self {
@@ -57,7 +53,7 @@ impl Member {
         let mut bytes = [0; FromHost::BYTES];
         let end = Some(Instant::now() + PATIENCE);
         let received = socket::receive_by(&self.connection, &mut bytes, 1, end).ok()?;
-        FromHost::decode(&bytes[..received.len])
+        FromHost::decode(&bytes[..received.len]).ok()
     }
 
     /// Offers ten bytes at `address`, of what was handed over before.
@@ -106,7 +102,13 @@ fn hosted(test: &str) -> (Child, String) {
 }
 
 fn unfit(answer: Option<FromHost>) -> bool {
-    matches!(answer, Some(FromHost::Declined(_, Decline::Unfit)))
+    matches!(
+        answer,
+        Some(FromHost::Declined {
+            why: Decline::Unfit,
+            ..
+        })
+    )
 }
 
 #[test]
@@ -147,7 +149,7 @@ fn what_is_not_the_members_own_memory_is_not_taken() {
     let region = Mapping::shared_at(&member.region, base, usize::try_from(len).unwrap());
     let region = region.unwrap();
     let answer = member.offer(address, &own.descriptors());
-    assert!(matches!(answer, Some(FromHost::Done(_))), "{answer:?}");
+    assert!(matches!(answer, Some(FromHost::Done { .. })), "{answer:?}");
     let copy_slot = CopySlot::take(user(), &name, &capability()).unwrap();
     assert_eq!(copy_slot.ask(Act::Write, 0, 10).unwrap(), Outcome::Done);
     assert_eq!(copy_slot.ask(Act::Write, 1, 10).unwrap(), Outcome::Refused);
@@ -157,10 +159,15 @@ fn what_is_not_the_members_own_memory_is_not_taken() {
     assert_eq!(first, 0);
     // Withdrawn, it is reached no more; what never was is as good as withdrawn.
     member.say(&FromMember::Withdraw(member.offered), &[]);
-    assert_eq!(member.hear(), Some(FromHost::Done(member.offered)));
+    assert_eq!(
+        member.hear(),
+        Some(FromHost::Done {
+            number: member.offered
+        })
+    );
     assert!(copy_slot.ask(Act::Write, 0, 10).is_err());
     member.say(&FromMember::Withdraw(4_000), &[]);
-    assert_eq!(member.hear(), Some(FromHost::Done(4_000)));
+    assert_eq!(member.hear(), Some(FromHost::Done { number: 4_000 }));
     drop(region);
     assert_eq!(host.ask("host"), "true");
 }

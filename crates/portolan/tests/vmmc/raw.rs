@@ -1,7 +1,6 @@
 //! An importer that does not keep to the library: it has what the protocol gives it, and does
 //! with it whatever the kernel lets it do.
 
-use portolan_abi::FORMAT_VERSION;
 use portolan_abi::connect::{ConnectAnswer, ConnectRequest, OfferKind, OfferName};
 use portolan_abi::hello::socket_name;
 use portolan_abi::vmmc::{Answer, Ask, DESCRIPTORS, Granted};
@@ -41,20 +40,15 @@ pub(crate) fn ask_for_as(
     token: Option<[u8; 16]>,
     patience: Duration,
 ) -> Result<(), Failed> {
-    let request = ConnectRequest {
-        version: FORMAT_VERSION,
-        kind,
-        name,
-        token,
-    };
+    let request = ConnectRequest { kind, name, token };
     socket::send(connection, &request.encode(), &[])?;
     let mut bytes = [0; ConnectAnswer::BYTES];
     let end = Some(Instant::now() + patience);
     loop {
         let received = socket::receive_by(connection, &mut bytes, 0, end)?;
         match ConnectAnswer::decode(&bytes[..received.len]) {
-            Some(ConnectAnswer::Accepted) => return Ok(()),
-            Some(ConnectAnswer::Wait | ConnectAnswer::Queue) if kind == OfferKind::Memory => {}
+            Ok(ConnectAnswer::Accepted) => return Ok(()),
+            Ok(ConnectAnswer::Wait | ConnectAnswer::Queue) if kind == OfferKind::Memory => {}
             other => return Err(format!("{other:?}").into()),
         }
     }
@@ -70,14 +64,13 @@ pub(crate) fn answer(connection: &OwnedFd) -> Result<(Answer, Vec<OwnedFd>), Fai
     let mut bytes = [0; Answer::BYTES];
     let end = Some(Instant::now() + PATIENCE);
     let received = socket::receive_by(connection, &mut bytes, DESCRIPTORS, end)?;
-    let answer = Answer::decode(&bytes[..received.len]).ok_or("no answer")?;
+    let answer = Answer::decode(&bytes[..received.len]).map_err(|_| "no answer")?;
     Ok((answer, received.fds))
 }
 
 /// What an importer asks.
 pub(crate) fn question() -> Ask {
     Ask {
-        version: FORMAT_VERSION,
         // So that the exporter does not wait for it, should the claim be believed.
         barriers: true,
         brokered: false,

@@ -63,7 +63,7 @@ impl CopySlot {
         let mut bytes = [0; Ready::BYTES];
         let end = Some(Instant::now() + PATIENCE);
         let received = socket::receive_by(&connection, &mut bytes, 1, end)?;
-        Ready::decode(&bytes[..received.len]).ok_or("not ready")?;
+        Ready::decode(&bytes[..received.len]).map_err(|_| "not ready")?;
         let fd = received.fds.into_iter().next().ok_or("no memory")?;
         Ok(Self {
             connection,
@@ -79,7 +79,7 @@ impl CopySlot {
         let mut bytes = [0; Reply::BYTES + 1];
         let end = Some(Instant::now() + PATIENCE);
         let received = socket::receive_by(&self.connection, &mut bytes, 0, end)?;
-        Ok(Reply::decode(&bytes[..received.len]).ok_or("no reply")?)
+        Ok(Reply::decode(&bytes[..received.len]).map_err(|_| "no reply")?)
     }
 
     /// What the host answers.

@@ -3,6 +3,7 @@
 
 pub mod channel;
 pub mod pool;
+pub mod signal;
 
 use loom::sync::{Condvar, Mutex};
 use portolan_abi::limits::MIN_SLOTS;

@@ -1,6 +1,6 @@
-//! Lists mutants of rights: R1 to R3 of `shm/rights`.
+//! Lists mutants of rights: R1 to R3 of `shm/rights`, and what ports do about them.
 
-use super::{Mutant, model};
+use super::{Mutant, Test, model};
 
 const ROWS: &str = "crates/shm/src/rights.rs";
 const TRAVELLING: &str = "crates/shm/src/rights/travelling.rs";
@@ -48,5 +48,47 @@ pub(super) const MUTANTS: &[Mutant] = &[
         find: "if C::unpack(was).generation() != port.generation && !is_present(entry, port) {",
         replace: "if false && !is_present(entry, port) {",
         found_by: model("loom_rights", "counts_of_a_row_add_up"),
+    },
+    Mutant {
+        name: "rights-listed-in-what-is-freed",
+        breaks: "R1: whoever takes a message notes its rights after the extent that lists them",
+        file: "crates/portolan/src/port/receive/look.rs",
+        find: "        Right::arrive(&member, &contents.rights);
+        mark!(\"receive.rights_noted\");
+        contents.all_extents().for_each(|d| wire::hold(&member, d));
+",
+        replace: "        contents.all_extents().for_each(|d| wire::hold(&member, d));
+        Right::arrive(&member, &contents.rights);
+        mark!(\"receive.rights_noted\");
+",
+        found_by: Test::Of {
+            folder: "portolan",
+            target: "rights_travelling",
+            name: "rights_in_a_long_message_are_gone_when_who_takes_it_has_died",
+        },
+    },
+    Mutant {
+        name: "rights-counted-in-a-binding",
+        breaks: "R2: a message is counted again by an entry that names the same memory",
+        file: "crates/portolan/src/port/entry.rs",
+        find: "is_one_port(before, status()).then_some(found)",
+        replace: "(is_one_port(before, status()) || true).then_some(found)",
+        found_by: Test::Beside {
+            folder: "portolan",
+            file: "src/port/entry.rs",
+            name: "port::entry::tests::a_message_is_counted_once_beside_an_entry_that_names_the_same_memory",
+        },
+    },
+    Mutant {
+        name: "rights-carried-port-closed-twice",
+        breaks: "Y3: of two that close a port of a ring both do",
+        file: "crates/portolan/src/port/close.rs",
+        find: "            status.compare_exchange(seen, closing.pack(), Ordering::SeqCst, Ordering::Acquire);",
+        replace: "            Ok::<_, u64>(status.swap(closing.pack(), Ordering::SeqCst));",
+        found_by: Test::Beside {
+            folder: "portolan",
+            file: "src/port/close.rs",
+            name: "port::close::tests::a_carried_port_that_another_process_closes_is_that_ones",
+        },
     },
 ];

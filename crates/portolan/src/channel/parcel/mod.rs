@@ -39,6 +39,8 @@ use super::{Channel, WriteError};
 use crate::port::{SendError, connect_port};
 use crate::space::Member;
 use crate::{Deadline, Extent, SharedExtent};
+use portolan_abi::beside::ParcelStamp;
+use portolan_abi::codec;
 use std::sync::Arc;
 
 /// A large payload.
@@ -121,25 +123,26 @@ struct Stamp {
 }
 
 impl Stamp {
-    const BYTES: usize = 16;
+    const BYTES: usize = ParcelStamp::BYTES;
 
-    fn pack(self, has_parcel: bool) -> [u8; Self::BYTES] {
-        let mut bytes = [0; Self::BYTES];
-        bytes[..8].copy_from_slice(&self.number.to_le_bytes());
-        bytes[8..12].copy_from_slice(&self.writers.to_le_bytes());
-        bytes[12] = u8::from(has_parcel);
-        bytes
+    fn encode(self, has_parcel: bool) -> [u8; Self::BYTES] {
+        let Self { writers, number } = self;
+        let stamp = ParcelStamp {
+            number,
+            writers,
+            has_parcel,
+        };
+        stamp.encode()
     }
 
     /// The stamp in front of some bytes, whether a parcel comes with it, and the rest.
     fn split(bytes: &[u8]) -> Option<(Self, bool, &[u8])> {
-        let (number, rest) = bytes.split_first_chunk()?;
-        let (writers, rest) = rest.split_first_chunk()?;
-        let (flags, rest) = rest.split_first_chunk::<4>()?;
-        let stamp = Self {
-            writers: u32::from_le_bytes(*writers),
-            number: u64::from_le_bytes(*number),
-        };
-        Some((stamp, flags[0] != 0, rest))
+        let mut from = codec::Reader::new(bytes);
+        let ParcelStamp {
+            number,
+            writers,
+            has_parcel,
+        } = from.field("stamp").ok()?;
+        Some((Self { writers, number }, has_parcel, from.rest()))
     }
 }

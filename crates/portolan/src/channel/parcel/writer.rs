@@ -131,7 +131,7 @@ impl ParcelWriter {
             return Err(Refused::new(parcel, ParcelError::NotOneReader { readers }));
         }
         self.stamp.number += 1;
-        let stamp = self.stamp.pack(parcel.is_some());
+        let stamp = self.stamp.encode(parcel.is_some());
         claim.fill(0, &stamp);
         claim.fill(Stamp::BYTES, note);
         match parcel {
@@ -210,7 +210,7 @@ impl ParcelWriter {
         let place = message.header().first_chunk::<2>().copied();
         for right in message.take_rights() {
             if let Right::Send(inbox) = right {
-                let welcome = Message::new(&self.stamp.pack(false)).unwrap_or_default();
+                let welcome = Message::new(&self.stamp.encode(false)).unwrap_or_default();
                 // Empty, or of no reader that we know.
                 if inbox.send(welcome, WhenFull::Fail).is_ok() {
                     self.readers.push(Known {

@@ -29,6 +29,7 @@ use crate::port::segment::Segment;
 use crate::port::shared_entries;
 use crate::space::Member;
 use crate::{AllocateError, Domain, SharedExtent};
+use portolan_abi::beside::{self, BufferName};
 use portolan_abi::owner::Size;
 use portolan_abi::port::PortName;
 use portolan_arena::header::MAX_PARTS;
@@ -44,7 +45,7 @@ const THERE: [u8; TAG] = [1, 0, 0, 0, 0, 0, 0, 0];
 /// Before the names of a structure's buffers.
 const ARENA: [u8; TAG] = [2, 0, 0, 0, 0, 0, 0, 0];
 /// Bytes of such a name.
-const NAME: usize = 8;
+const NAME: usize = BufferName::BYTES;
 /// The most bytes of the reference of a structure.
 pub(super) const LONGEST_REFERENCE: usize = TAG + NAME * MAX_PARTS;
 /// Bytes of either; the sample after them is aligned for words.
@@ -92,27 +93,26 @@ pub(super) struct SampleReference {
 
 impl SampleReference {
     /// With its tag.
-    pub(super) const BYTES: usize = TAG + 16;
+    pub(super) const BYTES: usize = TAG + beside::SampleReference::BYTES;
 
     pub(super) fn pack(self) -> [u8; Self::BYTES] {
+        let reference = beside::SampleReference {
+            len: self.len as u64,
+            buffer: self.buffer.into(),
+        };
         let mut bytes = [0; Self::BYTES];
         bytes[..TAG].copy_from_slice(&THERE);
-        bytes[8..16].copy_from_slice(&self.len.to_le_bytes());
-        bytes[16..20].copy_from_slice(&self.buffer.generation.to_le_bytes());
-        bytes[20..22].copy_from_slice(&self.buffer.index.to_le_bytes());
+        bytes[TAG..].copy_from_slice(&reference.encode());
         bytes
     }
 
     fn unpack(bytes: &[u8]) -> Option<Self> {
-        let (len, rest) = bytes.split_first_chunk()?;
-        let (generation, rest) = rest.split_first_chunk()?;
-        let (index, _) = rest.split_first_chunk()?;
-        let buffer = PortName {
-            index: u16::from_le_bytes(*index),
-            generation: u32::from_le_bytes(*generation),
-        };
-        let len = usize::from_le_bytes(*len);
-        Some(Self { buffer, len })
+        let beside::SampleReference { len, buffer } =
+            beside::SampleReference::decode(bytes).ok()?;
+        Some(Self {
+            buffer: buffer.into(),
+            len: usize::try_from(len).ok()?,
+        })
     }
 
     /// Our own right on the buffer; `None` if it is used for a later sample, or gone.
@@ -130,10 +130,7 @@ impl SampleReference {
 fn names_of(buffers: &[Segment]) -> Vec<u8> {
     let mut reference = ARENA.to_vec();
     for buffer in buffers {
-        let PortName { index, generation } = buffer.right().to.port;
-        reference.extend(generation.to_le_bytes());
-        reference.extend(index.to_le_bytes());
-        reference.extend([0; 2]);
+        reference.extend(BufferName::from(buffer.right().to.port).encode());
     }
     reference
 }
@@ -147,11 +144,7 @@ pub(super) fn structure_of(message: &[u8], member: &Arc<Member>) -> Option<Vec<S
         return None;
     }
     let buffer = |name: &[u8; NAME]| {
-        let [a, b, c, d, low, high, ..] = *name;
-        let port = PortName {
-            index: u16::from_le_bytes([low, high]),
-            generation: u32::from_le_bytes([a, b, c, d]),
-        };
+        let port = BufferName::decode(name).ok()?.into();
         let (segment, frozen) = Segment::taken(shared_entries::join_told(member, port)?)?;
         frozen.then(|| SharedExtent::of(segment))
     };

@@ -3,7 +3,6 @@
 use super::{Child, child, from_outside, joined, long, meets, said};
 use crate::directory::OfferKind;
 use crate::{Deadline, OfferConnectError};
-use portolan_abi::FORMAT_VERSION;
 use portolan_abi::connect::{ConnectAnswer, ConnectRequest, OfferName};
 use portolan_abi::hello::{Reason, Refusal, socket_name};
 use portolan_sys::socket::{self, Address, SocketError};
@@ -20,7 +19,6 @@ fn connected(domain: &str) -> OwnedFd {
 
 fn greeting(name: &str) -> ConnectRequest {
     ConnectRequest {
-        version: FORMAT_VERSION,
         kind: OfferKind::Export,
         name: OfferName::new(name).unwrap(),
         token: None,
@@ -32,7 +30,7 @@ fn heard(connection: &OwnedFd) -> Option<ConnectAnswer> {
     let mut answer = [0; ConnectAnswer::BYTES];
     let by = Some(Instant::now() + PATIENCE);
     match socket::receive_by(connection, &mut answer, 0, by) {
-        Ok(received) => ConnectAnswer::decode(&answer[..received.len]),
+        Ok(received) => ConnectAnswer::decode(&answer[..received.len]).ok(),
         Err(SocketError::Closed) => None,
         Err(error) => panic!("{error}"),
     }
@@ -40,7 +38,7 @@ fn heard(connection: &OwnedFd) -> Option<ConnectAnswer> {
 
 fn refusal(answer: Option<ConnectAnswer>) -> Reason {
     match answer {
-        Some(ConnectAnswer::Refused(Refusal { reason, .. })) => reason,
+        Some(ConnectAnswer::Refused(Refusal { why, .. })) => why,
         other => panic!("{other:?}"),
     }
 }

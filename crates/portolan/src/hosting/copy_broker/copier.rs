@@ -7,7 +7,6 @@
 use super::{BrokerNews, CopySlot, Handed, News, Order, Orders, locked};
 use crate::space::descriptor::{Descriptor, HeldMemory};
 use crate::wait::poller::{PollLoop, Seen};
-use portolan_abi::FORMAT_VERSION;
 use portolan_abi::control::Announcement;
 use portolan_abi::delegate::{Act, Delegation, Outcome, PART, Ready, Reply, Request, STAGING};
 use portolan_abi::space::HostWord;
@@ -251,9 +250,7 @@ fn send_staging(connection: &Descriptor) -> Option<Mapping> {
             return None;
         }
     };
-    let ready = Ready {
-        version: FORMAT_VERSION,
-    };
+    let ready = Ready {};
     let now = Some(Instant::now());
     let sent = socket::send_by(connection, &ready.encode(), &[fd.as_fd()], now);
     sent.is_ok().then_some(mapping)
@@ -275,7 +272,9 @@ impl Importer {
             Ok(Some(received)) if !received.truncated => received,
             Ok(Some(_)) | Err(_) => return Heard::Over,
         };
-        let request = bytes.get(..received.len).and_then(Request::decode);
+        let request = bytes
+            .get(..received.len)
+            .and_then(|b| Request::decode(b).ok());
         request.map_or(Heard::Over, Heard::Request)
     }
 
@@ -307,7 +306,8 @@ impl Delegated {
             return Outcome::Refused;
         };
         let Some(memory) = self.memory.get() else {
-            return Outcome::Failed(rustix::io::Errno::BADF.raw_os_error());
+            let errno = rustix::io::Errno::BADF.raw_os_error();
+            return Outcome::Failed { errno };
         };
         let Ok(address) = usize::try_from(place) else {
             return Outcome::Refused;
@@ -332,11 +332,15 @@ impl Delegated {
     fn explain(&self, error: &TransferError) -> Outcome {
         match error {
             TransferError::Unmapped { address, .. } => {
-                Outcome::Unmapped((*address as u64).saturating_sub(self.delegation.address))
+                let offset = (*address as u64).saturating_sub(self.delegation.address);
+                Outcome::Unmapped { offset }
             }
             TransferError::Protected { .. } => Outcome::Protected,
             TransferError::Gone { .. } => Outcome::Gone,
-            TransferError::Io { source, .. } => Outcome::Failed(source.raw_os_error().unwrap_or(0)),
+            TransferError::Io { source, .. } => {
+                let errno = source.raw_os_error().unwrap_or(0);
+                Outcome::Failed { errno }
+            }
             _ => Outcome::Refused,
         }
     }

@@ -388,8 +388,8 @@ impl Host {
             watched.position(|w| !w.done && (w.space, w.incarnation) == (by.space, by.incarnation));
         if let Some(index) = its {
             let said = match answer {
-                Ok(()) => FromHost::Done(number),
-                Err(why) => FromHost::Declined(number, why),
+                Ok(()) => FromHost::Done { number },
+                Err(why) => FromHost::Declined { number, why },
             };
             self.answer(member, index, said);
         }

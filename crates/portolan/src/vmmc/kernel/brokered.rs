@@ -17,7 +17,6 @@ use crate::vmmc::UpdateError;
 use crate::vmmc::access::{put, take};
 use crate::vmmc::place::Place;
 use crate::{Deadline, OfferConnectError};
-use portolan_abi::FORMAT_VERSION;
 use portolan_abi::delegate::{
     Act, Capability, Outcome, PART, PARTS, Ready, Reply, Request, STAGING,
 };
@@ -188,9 +187,11 @@ impl Line {
     fn new(connection: Descriptor, end: Instant) -> Option<Self> {
         let mut bytes = [0; Ready::BYTES + 1];
         let received = socket::receive_by(&connection, &mut bytes, 1, Some(end)).ok()?;
-        let ready = bytes.get(..received.len).and_then(Ready::decode)?;
+        bytes
+            .get(..received.len)
+            .and_then(|b| Ready::decode(b).ok())?;
         let fd = received.fds.into_iter().next()?;
-        if ready.version != FORMAT_VERSION || memory::verify(&fd, STAGING as u64).is_err() {
+        if memory::verify(&fd, STAGING as u64).is_err() {
             return None;
         }
         let _ = socket::refuse_descriptors(&connection);
@@ -294,7 +295,9 @@ impl Line {
                 Err(SocketError::TimedOut) if Instant::now() < end && there().is_ok() => continue,
                 Ok(_) | Err(_) => return None,
             };
-            let reply = bytes.get(..received.len).and_then(Reply::decode);
+            let reply = bytes
+                .get(..received.len)
+                .and_then(|b| Reply::decode(b).ok());
             return reply
                 .filter(|reply| reply.number == number)
                 .map(|reply| reply.outcome);
@@ -323,12 +326,12 @@ fn explain(outcome: Outcome, offset: usize, piece: &Range<usize>) -> UpdateError
             offset: first,
             len: piece.len(),
         },
-        Outcome::Unmapped(at) => UpdateError::Unmapped {
+        Outcome::Unmapped { offset: at } => UpdateError::Unmapped {
             offset: usize::try_from(at).unwrap_or(first),
         },
         // It lives, as far as is known, and has another memory.
         Outcome::Gone => UpdateError::Disconnected,
-        Outcome::Failed(errno) => UpdateError::System { errno },
+        Outcome::Failed { errno } => UpdateError::System { errno },
         // The exporter has sent the host another delegation than it granted us.
         _ => UpdateError::OutOfRanges {
             offset: first,
@@ -356,8 +359,7 @@ mod tests {
         let connection = socket::accept_by(socket, soon())?;
         let _ = socket::receive_by(&connection, &mut [0; ConnectRequest::BYTES], 0, late())?;
         socket::send_by(&connection, &ConnectAnswer::Accepted.encode(), &[], late())?;
-        let version = FORMAT_VERSION;
-        let ready = Ready { version }.encode();
+        let ready = Ready {}.encode();
         let staging = memory::create("staging", STAGING as u64).unwrap();
         socket::send_by(&connection, &ready, &[staging.as_fd()], late())?;
         loop {
