@@ -406,7 +406,7 @@ mod tests {
         let binding = take(member).unwrap();
         let named = to.at().queue().port.control.queue.load(Ordering::Relaxed);
         binding.entry.control.queue.store(named, Ordering::Relaxed);
-        // Somebody died who was moving a right: whoever counts next looks into all queues.
+        // A space died while it moved a right: the next count looks into all queues.
         let (entry, name) = (port.at().queue().port, port.at().port);
         entry.rights.doubt(entry, name);
         assert!(!is_unused(member, name));

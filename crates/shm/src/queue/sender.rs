@@ -43,7 +43,7 @@ pub enum ClaimError {
 /// until the process dies, so every path ends in [`Claim::publish`] or [`Claim::abandon`].
 #[must_use = "a claimed slot must be published"]
 pub struct Claim<'r, 's> {
-    queue: &'s Queue<'r>,
+    queue: Queue<'r>,
     /// The slot's first line.
     first: &'r Line,
     position: u64,
@@ -79,7 +79,7 @@ impl<'r> Queue<'r> {
     /// back with [`Claim::abandon`].
     #[inline(always)]
     pub fn claim<'s>(
-        &'s self,
+        &self,
         spot: &'s Spot,
         space: u8,
         lives: impl Fn() -> bool,
@@ -90,7 +90,7 @@ impl<'r> Queue<'r> {
         mark!("send.before_claim");
         let first = &self.lines[self.first_line_at(at)];
         let claim = |first, position| Claim {
-            queue: self,
+            queue: *self,
             first,
             position,
             spot,
@@ -314,7 +314,7 @@ impl<'r> Claim<'r, '_> {
     // Inline, so that the claim stays in registers where it is published.
     #[inline(always)]
     pub fn abandon(self) -> bool {
-        abandon(self.queue, self.position)
+        abandon(&self.queue, self.position)
     }
 
     /// Publishes the message: **the commit point of a send**.

@@ -15,9 +15,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "queue-claim-by-store",
         breaks: "Q1: of two senders that claim a slot both believe that they have it",
         file: "crates/shm/src/queue/sender.rs",
-        find: "if slot.exchange(free, free.claimed(at, space)).is_ok() {",
-        replace: "if slot.words()[0].load(Ordering::SeqCst) == free.0 {
-            slot.words()[0].store(free.claimed(at, space).0, Ordering::SeqCst);",
+        find: "if exchange(first, free, free.claimed(at, space)).is_ok() {",
+        replace: "if first.words[0].load(Ordering::SeqCst) == free.0 {
+            first.words[0].store(free.claimed(at, space).0, Ordering::SeqCst);",
         found_by: model("loom_queue", "two_claims_at_one_place"),
     },
     Mutant {
@@ -25,9 +25,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
         breaks: "Q1: a receiver finds a message published and not its words",
         file: "crates/shm/src/queue/receiver.rs",
         find: "let state = self.slot(cursor.head).state(Ordering::Acquire);
-            if state.phase() == Phase::Published",
+            if state.is_published_at(cursor.head) {",
         replace: "let state = self.slot(cursor.head).state(Ordering::Relaxed);
-            if state.phase() == Phase::Published",
+            if state.is_published_at(cursor.head) {",
         found_by: model("loom_queue", "one_sender_and_one_receiver"),
     },
     Mutant {

@@ -51,7 +51,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "rights-listed-in-what-is-freed",
-        breaks: "R1: whoever takes a message notes its rights after the extent that lists them",
+        breaks: "R1: the taker of a message notes its rights after the extent that lists them",
         file: "crates/portolan/src/port/receive/look.rs",
         find: "        Right::arrive(&member, &contents.rights);
         mark!(\"receive.rights_noted\");

@@ -23,6 +23,13 @@ pub(in crate::port) struct Short {
     pub(in crate::port) words: [u64; INLINE_WORDS],
 }
 
+/// The length of a slot's header, if its meta word says that, at most so much, and this otherwise.
+#[inline(always)]
+fn length(slot: Slot<'_>, meta: u64, most: usize) -> Option<usize> {
+    let length = usize::try_from(slot.meta().wrapping_sub(meta)).ok()?;
+    (length <= most).then_some(length)
+}
+
 /// Bytes of a message's extents, if it has any.
 #[inline]
 fn bytes_of(message: &Message) -> Option<usize> {
@@ -63,10 +70,9 @@ impl ReceiveRight {
         let slot = queue.slot(found.position());
         let has_reply = kind != Kind::Message;
         let most = INLINE_HEADER - if has_reply { 8 } else { 0 };
-        let header = slot.meta().wrapping_sub(Meta::short(kind, has_reply, 0));
-        if header > most as u64 {
+        let Some(header) = length(slot, Meta::short(kind, has_reply, 0), most) else {
             return Err(Some(found));
-        }
+        };
         let line = slot.first_line();
         let (reply, words) = match has_reply {
             false => (0, line),
@@ -79,7 +85,7 @@ impl ReceiveRight {
         self.commit(found, origin, None);
         Ok(Short {
             origin,
-            header: header as usize,
+            header,
             words,
         })
     }
@@ -88,19 +94,18 @@ impl ReceiveRight {
     #[inline(always)]
     pub(super) fn take_one(&mut self, found: Found) -> Option<(Short, Extent)> {
         let slot = self.at.queue().slot(found.position());
-        let header = slot
-            .meta()
-            .wrapping_sub(Meta::short(Kind::Message, false, 1));
-        if header > (INLINE_HEADER - 16) as u64 {
-            return None;
-        }
+        let header = length(
+            slot,
+            Meta::short(Kind::Message, false, 1),
+            INLINE_HEADER - 16,
+        )?;
         let [page, len, a, b, c, d] = slot.first_line();
         let extent = wire::take_extent(&self.at.member, [page, len])?;
         let origin = Origin::new(Kind::Message, 0);
         self.commit(found, origin, Some(extent.len()));
         let short = Short {
             origin,
-            header: header as usize,
+            header,
             words: [a, b, c, d, 0, 0],
         };
         Some((short, extent))

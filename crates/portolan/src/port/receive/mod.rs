@@ -80,7 +80,7 @@ pub struct ReceiveRight {
     by_urgency: bool,
     given: bool,
     /// The way to the client that asked last: most ask again.
-    client: Option<Attached>,
+    client: Option<Box<Attached>>,
     /// What an async receive waits with.
     #[cfg(feature = "tokio")]
     bell: Option<crate::wait::Bell>,
@@ -215,7 +215,7 @@ impl ReceiveRight {
     #[inline]
     pub(super) fn once(&mut self, word: RightWord) -> Option<SendOnceRight> {
         let client = match &self.client {
-            Some(client) if client.port == word.port => client.clone(),
+            Some(client) if client.port == word.port => Attached::clone(client),
             _ => self.other_client(word.port)?,
         };
         Some(SendOnceRight::new(client, word.tag))
@@ -225,7 +225,7 @@ impl ReceiveRight {
     #[cold]
     fn other_client(&mut self, port: PortName) -> Option<Attached> {
         let client = Attached::new(&self.at.member, port)?;
-        self.client = Some(client.clone());
+        self.client = Some(Box::new(client.clone()));
         Some(client)
     }
 
