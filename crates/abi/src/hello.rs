@@ -142,7 +142,7 @@ record! {
 }
 
 record! {
-    /// "Let me read the tables": an observer, who gets no space.
+    /// "Let me read the tables": an observer, which gets no space.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Look {
         opens LOOK_MAGIC,

@@ -8,7 +8,7 @@ codes! {
     pub enum SpacePhase: u8 {
         /// Nobody's.
         Free = 0,
-        /// Handed to a newcomer, who has not said yes yet.
+        /// Handed to a newcomer, which has not entered yet.
         Joining = 1,
         /// A member.
         Live = 2,
@@ -38,7 +38,7 @@ word! {
 }
 
 word! {
-    /// Who hosts: a space and its incarnation, or nobody.
+    /// The host: a space and its incarnation, or none.
     ///
     /// It is taken by compare-exchange, from nobody, or from a space whose pidfd says dead.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! Packets are sealed with a checksum, and opened (T1).
+//! Seals packets with a checksum, and opens them (T1).
 
 use portolan_abi::rpc::{Flags, HEADER_BYTES, Header, PIECE_BYTES, expand, low_24};
 use portolan_abi::sum;

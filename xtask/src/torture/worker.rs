@@ -414,7 +414,28 @@ impl Worker {
             .set(self.at, Entry::Pending, holds.pending.len() as u64);
     }
 
+    /// Does what a fault is in: half of what a worker does that has one.
+    fn err(&mut self, fault: &str) {
+        match fault {
+            "stream" | "stream-end" => self.flow(),
+            "frame" => self.frames(),
+            "upcall" => self.ring_or_listen(),
+            "sample" => self.publish_or_subscribe(),
+            "update" | "unexport" | "note" => self.export_or_import(),
+            "beside" => self.lend_or_borrow(),
+            fault if fault.starts_with("call") => self.call_or_serve(),
+            _ if self.random.once_in(3) => self.serve_bridge(),
+            _ => self.use_bridges(),
+        }
+    }
+
     fn operate(&mut self) -> Outcome {
+        if let Some(fault) = self.plant
+            && self.random.once_in(2)
+        {
+            self.err(fault);
+            return Ok(());
+        }
         match self.random.below(274) {
             100..127 => self.stream(),
             127..131 | 195..203 => self.publish_or_subscribe(),
