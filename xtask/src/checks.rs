@@ -1,6 +1,6 @@
 //! Runs the other slow checks: each runs a tool, and says what to install if it is missing.
 
-use crate::{error_types, rooms, unsafe_code, words};
+use crate::{error_types, paths, rooms, unsafe_code, words};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
@@ -293,6 +293,9 @@ pub(crate) fn lint() -> ExitCode {
     eprintln!("==> error types of the library");
     let errors = error_types::too_many(&root());
     errors.iter().for_each(|line| eprintln!("{line}"));
-    let lists = [&differences, &rooms.wrong, &retired, &errors];
+    eprintln!("==> paths in ARCHITECTURE.md");
+    let dead = paths::dead(&root());
+    dead.iter().for_each(|line| eprintln!("{line}"));
+    let lists = [&differences, &rooms.wrong, &retired, &errors, &dead];
     code(lists.iter().all(|wrong| wrong.is_empty()) && !done.contains(&false))
 }

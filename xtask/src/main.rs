@@ -10,6 +10,7 @@ mod error_types;
 mod instructions;
 mod marks;
 mod mutants;
+mod paths;
 mod repeat;
 mod rooms;
 mod stage;
@@ -127,7 +128,7 @@ enum Task {
         #[arg(long)]
         update: bool,
     },
-    /// Format, clippy, rustdoc, which files have unsafe, arrows between rooms, retired words, error types, and cargo-deny if it is installed
+    /// Format, clippy, rustdoc, which files have unsafe, arrows between rooms, retired words, error types, paths in ARCHITECTURE, and cargo-deny if it is installed
     #[command(after_help = "Example:\n  cargo xtask lint")]
     Lint,
 }

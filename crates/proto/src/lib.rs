@@ -32,7 +32,9 @@
 //! - **T5** Whatever a peer sends, a machine answers with packets of bounded number and keeps
 //!   bounded memory; what no honest peer sends closes the connection ([`Misbehaved`]).
 //! - **T6** A term ends only when a server with a higher incarnation presents itself. Calls
-//!   that are open then end as [`Outcome::ServerDied`]: they may have run.
+//!   that are open then end as [`Outcome::ServerDied`]: they may have run. This crate does not
+//!   find out that a server is dead. The library's end of the connection does, and calls
+//!   [`Client::server_died`], which ends the open calls in the same way.
 //!
 //! The scheme is Cheriton and Kutter's (*Optimized Memory-Based Messaging*, section 3): the
 //! position that seeds the checksum, the timer that reviews open calls apart from the calls

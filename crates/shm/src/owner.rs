@@ -27,12 +27,12 @@
 //! - **O3** Where a crash leaves two records (row and slot, or row and a free word)
 //!   they carry the same generation, and giving the extent back is a compare-exchange
 //!   from `used(g)`: the second attempt does nothing.
+//! - **O4** A space that takes an extent sees every byte that the last holder wrote: the
+//!   slot's publication, or the allocation word's release, orders them.
 //! - **O5** Two spaces may try to allocate one extent at once, and both rows then name
 //!   the generation that one of them gets. So the row says *allocating* until the
 //!   allocation word, which names its allocator, is won; a row that says so counts only
 //!   if the word names its space.
-//! - **O4** A space that takes an extent sees every byte that the last holder wrote: the
-//!   slot's publication, or the allocation word's release, orders them.
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::mark;

@@ -34,10 +34,10 @@
 //!   second time meanwhile.
 //! - **D5** Every step of a reclaim may be repeated, by another host, after the one that began
 //!   it was killed.
-//! - **D6** A space is live only if the host watches it, or a connection by which it makes itself
-//!   known lies in the backlog of the host's socket. So a host that was stopped wakes for each
-//!   newcomer that others have admitted; it then watches every entry of the region that is in use,
-//!   and reclaims the spaces that have died meanwhile.
+//! - **D6** The host watches every live space, or the space's connection waits in the backlog of the
+//!   host's socket. A newcomer that another member admits connects there before it is live. So a
+//!   host that was stopped wakes for that newcomer when it goes on. It then watches every entry
+//!   of the region that is in use, and reclaims the spaces that have died meanwhile.
 //! - **D7** The host and any other member admit at the same time. Each claims a free entry by
 //!   compare-exchange, and no admission undoes what another one has claimed (A1 to A4 of
 //!   `portolan_shm::space`).

@@ -2,20 +2,21 @@
 //!
 //! The host runs it, or a leaving host for itself. The host may be killed at any instruction, and
 //! its successor begins again at the top. So every step either can be repeated, or is not begun a
-//! second time because it removed its own cause (D5).
+//! second time because it removed its own cause (D5 in `hosting/mod.rs`).
 //!
 //! # Order
 //!
 //! - **R1** Extents before claims: the state of a slot, still claimed by the dead space,
 //!   says whether a message was sent (its commit point). Voiding it destroys that.
-//! - **R2** A receive right that was being sent, for the same reason, before claims.
+//! - **R2** Receive rights that were being sent before claims, for the same reason. A port is closed
+//!   here only if the slot of its right is still claimed by the dead space.
 //! - **R3** Claims before ports: closing waits for no slot that the dead have claimed. Then ports
 //!   whose receive rights lie in one another's queues, because no other process may be left to
 //!   notice them.
 //! - **R4** Chunks after extents: a member that adopts a chunk finds its extents free or used, and
 //!   no owner word of the dead beside them.
 //! - **R5** Wakes last: a thread that wakes finds everything above done.
-//! - **R6** The entry is free only when nothing of the space is left (D3).
+//! - **R6** The entry is free only when nothing of the space is left (D3 in `hosting/mod.rs`).
 
 use crate::space::Member;
 use crate::space::entry;

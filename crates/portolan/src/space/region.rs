@@ -1,6 +1,7 @@
-//! Maps the region of a domain. This is the one file where a mapping becomes structures and slices.
+//! Maps the region of a domain. This is the one file where its mapping becomes structures and slices.
 //!
-//! Everything else in this crate is safe code. Two promises are made here:
+//! Six other files of this crate have unsafe code, each for a promise of its own
+//! (`xtask/src/unsafe_code.rs` lists them). Two promises are made here:
 //! that a mapped region's tables follow the protocols of `portolan-shm`
 //! ([`Tables::new`]), and that the holder of an extent, and no other code, has
 //! references into its pages. A guarded domain closes pages behind those references

@@ -58,10 +58,11 @@
 //!   the word that the writer looks at) and waits once, until what was stored before that is
 //!   seen by time.
 //!
-//! - **M7** No waker clears a mark before it has made the wake, so a waker that stops in between
-//!   loses no wake: the next one finds the mark too. The writer alone clears its own mark. Readers
-//!   share one mark, and each of them adds one to the *arming count* when it arms, after it has
-//!   read the doorbell. A waker reads mark and count, changes the doorbell, wakes all readers,
+//! - **M7** No waker of a channel clears a mark before it has made the wake, so a waker that stops
+//!   in between loses no wake: the next one finds the mark too. (The mark of senders that wait for
+//!   room in a *queue* is cleared before the wake, because that queue's receiver is their only
+//!   waker.) The writer that waits for room clears its own mark. Readers share one mark, and each
+//!   of them adds one to the *arming count* when it arms, after it has read the doorbell. A waker reads mark and count, changes the doorbell, wakes all readers,
 //!   and then clears the mark only if the count is the same: the readers that armed before were
 //!   woken, or find that the doorbell has changed.
 //!

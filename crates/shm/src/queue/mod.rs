@@ -32,11 +32,10 @@
 //! - **Q2** Positions of one slot only grow, also from one queue to the next that has its
 //!   memory, or its entry. `free(p)` at ring index `p mod n` is claimed for position `p` and
 //!   no other.
-//! - **Q3** A sender leaves out position `p` only where the slot says so: it has gone
-//!   beyond `p`, or it is *passed* at an earlier position and the sender has announced
-//!   in `left_out` that it goes on beyond `p`. A passed slot comes back beyond every
-//!   position that was left out. Hence `free(p)`, wherever it is seen, says that nothing
-//!   lies beyond it.
+//! - **Q3** A sender leaves out position `p` in two cases only. Either the slot's state is already
+//!   beyond `p`; or the slot is *passed* at an earlier position, and the sender has announced in
+//!   `left_out` that it goes on beyond `p`. A passed slot becomes free at a position beyond every
+//!   one that was left out. Hence a slot that is `free(p)` says that no message lies beyond `p`.
 //! - **Q4** The receiver takes a message only after every slot that it has passed
 //!   was found unpublished *after* the later one was seen published; so the
 //!   messages of one sender are taken in the order in which they were sent.
