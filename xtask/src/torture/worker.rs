@@ -419,7 +419,7 @@ impl Worker {
         match fault {
             "stream" | "stream-end" => self.flow(),
             "frame" => self.frames(),
-            "upcall" => self.ring_or_listen(),
+            "upcall" => self.signal_or_listen(),
             "sample" => self.publish_or_subscribe(),
             "update" | "unexport" | "note" => self.export_or_import(),
             "beside" => self.lend_or_borrow(),
