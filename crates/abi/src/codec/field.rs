@@ -119,7 +119,6 @@ impl<'a> Reader<'a> {
     }
 
     #[inline]
-
     fn array<const N: usize>(&mut self) -> Result<[u8; N], DecodeError> {
         let mut array = [0; N];
         array.copy_from_slice(self.bytes(N)?);
@@ -217,13 +216,11 @@ macro_rules! numbers {
             const BYTES: usize = size_of::<Self>();
 
             #[inline]
-
             fn put(&self, to: &mut Writer<'_>) {
                 to.bytes(&self.to_le_bytes());
             }
 
             #[inline]
-
             fn get(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
                 from.array().map(Self::from_le_bytes)
             }
@@ -238,13 +235,11 @@ impl Field for usize {
     const BYTES: usize = 4;
 
     #[inline]
-
     fn put(&self, to: &mut Writer<'_>) {
         u32::try_from(*self).unwrap_or(u32::MAX).put(to);
     }
 
     #[inline]
-
     fn get(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
         let count = u32::get(from)?;
         Self::try_from(count).map_err(|_| from.invalid())
@@ -256,13 +251,11 @@ impl Field for bool {
     const BYTES: usize = 1;
 
     #[inline]
-
     fn put(&self, to: &mut Writer<'_>) {
         u8::from(*self).put(to);
     }
 
     #[inline]
-
     fn get(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
         match u8::get(from)? {
             0 => Ok(false),
@@ -276,13 +269,11 @@ impl<F: Field + Copy + Default, const N: usize> Field for [F; N] {
     const BYTES: usize = N * F::BYTES;
 
     #[inline]
-
     fn put(&self, to: &mut Writer<'_>) {
         self.iter().for_each(|item| item.put(to));
     }
 
     #[inline]
-
     fn get(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
         let mut all = [F::default(); N];
         for item in &mut all {
@@ -296,14 +287,12 @@ impl<A: Field, B: Field> Field for (A, B) {
     const BYTES: usize = A::BYTES + B::BYTES;
 
     #[inline]
-
     fn put(&self, to: &mut Writer<'_>) {
         self.0.put(to);
         self.1.put(to);
     }
 
     #[inline]
-
     fn get(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
         Ok((A::get(from)?, B::get(from)?))
     }
@@ -314,7 +303,6 @@ impl<F: Field> Field for Option<F> {
     const BYTES: usize = F::BYTES;
 
     #[inline]
-
     fn put(&self, to: &mut Writer<'_>) {
         match self {
             Some(value) => value.put(to),
@@ -323,7 +311,6 @@ impl<F: Field> Field for Option<F> {
     }
 
     #[inline]
-
     fn get(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
         if std::mem::take(&mut from.present) {
             return F::get(from).map(Some);
