@@ -48,6 +48,10 @@ pub struct SendOnceRight {
 /// A right of any kind, as it travels in a message.
 #[derive(Debug)]
 #[non_exhaustive]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "a right is what it is handed out as, and a message holds few"
+)]
 pub enum Right {
     /// See [`SendRight`].
     Send(SendRight),
