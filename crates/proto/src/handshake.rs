@@ -12,7 +12,7 @@
 //! The caller owns the socket and the clock, and tells the machine what happens ([`Event`]). The
 //! same machine opens every connection: of newcomers and observers to a host, of a process to a
 //! port or channel of another domain, of an importer to an exporter. What is asked for, and why it
-//! may be refused, are types ([`Ask`], [`Why`](portolan_abi::handshake::Why)).
+//! may be refused, are types ([`Ask`], [`Why`]).
 //!
 //! # Invariants
 //!
