@@ -3,13 +3,12 @@
 #![cfg(feature = "marks")]
 
 use portolan::{AllocateError, Domain, Extent, Protection};
-use portolan_testkit::{die_at, role, spawn};
+use portolan_testkit::{PATIENCE, die_at, role, spawn};
 use std::cell::RefCell;
 use std::os::unix::process::ExitStatusExt;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-const PATIENCE: Duration = Duration::from_secs(20);
 const CHUNK: usize = 2 << 20;
 /// Chunks of memory that a domain of these tests may have.
 const CHUNKS: usize = 4;
