@@ -124,7 +124,7 @@ impl Drop for Serving {
 }
 
 pub(crate) fn domain(test: &str) -> Domain {
-    Domain::join(&format!("rpc-{test}-{}", std::process::id())).unwrap()
+    Domain::join(&portolan_testkit::unique(&format!("rpc-{test}"))).unwrap()
 }
 
 #[test]
@@ -158,7 +158,7 @@ fn calls_end_at_once_when_the_server_is_killed() {
 
 #[test]
 fn calls_end_when_the_server_is_killed_and_no_host_reclaims_it() {
-    let name = format!("rpc-unreclaimed-{}", std::process::id());
+    let name = portolan_testkit::unique("rpc-unreclaimed");
     let host = Serving::waiting_in(&name);
     until("it hosts", || Domain::builder(&name).observe().is_ok());
     let domain = Domain::join(&name).unwrap();

@@ -40,7 +40,7 @@ fn another_users_process_has_the_upcall_thread_interrupt() {
         eprintln!("skipped: only root can run processes of two users");
         return;
     }
-    let name = format!("friend-{}", std::process::id());
+    let name = portolan_testkit::unique("friend");
     let domain = Domain::builder(&name).allow_user(FRIEND).join().unwrap();
     let segment = domain.make_segment(Some("here"), 4096).unwrap();
     let at = segment.address();
@@ -80,7 +80,7 @@ fn interrupted_one() {
 
 #[test]
 fn a_thread_that_is_interrupted_may_be_killed() {
-    let name = format!("killed-{}", std::process::id());
+    let name = portolan_testkit::unique("killed");
     let domain = Domain::join(&name).unwrap();
     let segment = domain.make_segment(Some("here"), 4096).unwrap();
     let at = segment.address();
@@ -129,7 +129,7 @@ fn panicking_one() {
 #[test]
 fn an_upcall_that_panics_ends_its_process_and_no_other() {
     use std::os::unix::process::ExitStatusExt;
-    let name = format!("panics-{}", std::process::id());
+    let name = portolan_testkit::unique("panics");
     let domain = Domain::join(&name).unwrap();
     let segment = domain.make_segment(Some("here"), 4096).unwrap();
     let at = segment.address();
@@ -157,7 +157,7 @@ fn an_upcall_that_panics_ends_its_process_and_no_other() {
 
 #[test]
 fn another_process_interrupts_a_thread() {
-    let name = format!("delivery-{}", std::process::id());
+    let name = portolan_testkit::unique("delivery");
     let domain = Domain::join(&name).unwrap();
     let segment = domain.make_segment(Some("here"), 4096).unwrap();
     let at = segment.address();

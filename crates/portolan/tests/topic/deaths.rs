@@ -58,7 +58,7 @@ fn victim() {
 }
 
 fn domain(what: &str, mark: &str, protection: Protection) -> (Domain, std::process::Child) {
-    let name = format!("topic-{what}-{}-{mark}-{protection:?}", std::process::id());
+    let name = portolan_testkit::unique(&format!("topic-{what}"));
     let domain = Domain::builder(&name)
         .protection(protection)
         .join()

@@ -78,7 +78,7 @@ impl Drop for Other {
 }
 
 fn domain(test: &str, protection: Protection) -> Domain {
-    let name = format!("topic-{test}-{}-{protection:?}", std::process::id());
+    let name = portolan_testkit::unique(&format!("topic-{test}"));
     Domain::builder(&name)
         .protection(protection)
         .join()

@@ -62,7 +62,7 @@ fn is_atlas(atlas: &Atlas<'_>, number: u64, entries: u64) {
 #[test]
 fn a_structure_is_read_where_it_was_built_by_all_who_have_it() {
     for protection in [Protection::Trusted, Protection::Guarded] {
-        let name = format!("atlas-{}-{protection:?}", std::process::id());
+        let name = portolan_testkit::unique("atlas");
         let domain = Domain::builder(&name)
             .protection(protection)
             .join()
@@ -147,7 +147,7 @@ fn who_keeps_a_sample_keeps_it_as_it_was_and_the_rest_is_freed() {
 
 #[test]
 fn a_large_one_grows_and_the_next_begins_as_large() {
-    let domain = Domain::builder(&format!("large-{}", std::process::id()))
+    let domain = Domain::builder(&portolan_testkit::unique("large"))
         .limit(24 << 20)
         .join()
         .unwrap();
@@ -352,7 +352,7 @@ mod deaths {
     }
 
     fn domain(what: &str, mark: &str) -> (Domain, std::process::Child) {
-        let name = format!("atlases-{what}-{}-{mark}", std::process::id());
+        let name = portolan_testkit::unique(&format!("atlases-{what}"));
         let domain = Domain::join(&name).unwrap();
         let child = spawn(
             "structures::deaths::victim",

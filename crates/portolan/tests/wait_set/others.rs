@@ -61,7 +61,7 @@ impl Drop for Other {
 }
 
 fn joined(test: &str) -> Domain {
-    let name = format!("test-wait-set-{test}-{}", std::process::id());
+    let name = portolan_testkit::unique(&format!("wait-set-{test}"));
     Domain::builder(&name).size(64 << 20).join().unwrap()
 }
 
