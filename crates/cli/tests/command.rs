@@ -119,7 +119,7 @@ fn a_flag_means_the_same_in_every_command() {
         }
     }
     // The domain of what takes it by itself may be named as elsewhere.
-    let domain = Domain::builder(&format!("command-flag-{}", std::process::id()));
+    let domain = Domain::builder(&portolan_testkit::unique("command-flag"));
     let domain = domain.size(64 << 20).join().unwrap();
     let name = domain.name();
     for flag in ["-d", "--domain"] {
@@ -145,7 +145,7 @@ fn json(args: &[&str]) -> serde_json::Value {
 
 #[test]
 fn every_json_has_the_version_at_its_top() {
-    let name = format!("command-json-{}", std::process::id());
+    let name = portolan_testkit::unique("command-json");
     let domain = Domain::builder(&name).size(64 << 20).join().unwrap();
     let file = std::env::temp_dir().join(&name);
     std::fs::write(&file, b"a file for the demo").unwrap();

@@ -18,7 +18,7 @@ struct Busy {
 
 impl Busy {
     fn start(test: &str) -> Self {
-        let name = format!("ls-{test}-{}", std::process::id());
+        let name = portolan_testkit::unique(&format!("ls-{test}"));
         let domain = Domain::builder(&name)
             .limit(64 << 20)
             .space_name("busy")

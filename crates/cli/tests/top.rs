@@ -27,7 +27,7 @@ struct Busy {
 
 impl Busy {
     fn start(test: &str) -> Self {
-        let name = format!("top-{test}-{}", std::process::id());
+        let name = portolan_testkit::unique(&format!("top-{test}"));
         let domain = Domain::builder(&name)
             .limit(64 << 20)
             .space_name("busy")

@@ -3,13 +3,12 @@
 mod support;
 
 use portolan::{Access, Deadline, Domain, Message, PortOptions, ReceiveRight, SendRight, WhenFull};
-use portolan_testkit::{PATIENCE, until};
+use portolan_testkit::{PATIENCE, unique, until};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use support::{portolan, succeeds};
 
 /// A domain of this process with a port, and a place for files.
@@ -23,9 +22,7 @@ struct Scene {
 
 impl Scene {
     fn new(test: &str) -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("cli-trace-{test}-{}-{number}", std::process::id());
+        let name = unique(&format!("cli-trace-{test}"));
         let directory = std::env::temp_dir().join(&name);
         std::fs::create_dir_all(&directory).unwrap();
         let builder = Domain::builder(&name).size(64 << 20).deadline(PATIENCE);

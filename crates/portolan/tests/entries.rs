@@ -6,7 +6,7 @@ use portolan::{
     WhenFull,
 };
 use portolan_abi::limits::MAX_PORTS;
-use portolan_testkit::until;
+use portolan_testkit::{unique, until};
 use std::collections::{HashSet, VecDeque};
 #[cfg(feature = "marks")]
 use std::os::unix::process::ExitStatusExt;
@@ -275,7 +275,7 @@ fn a_death_over_an_entry_or_its_memory_loses_neither() {
     }
     let limit = 24 * MIB;
     for mark in MARKS {
-        let name = format!("entry-{}-{}", std::process::id(), mark.replace('.', "-"));
+        let name = unique("entry");
         let domain = Domain::builder(&name).limit(limit).join().unwrap();
         let mut child = portolan_testkit::spawn(TEST, &[&name, mark]);
         assert_eq!(child.wait().unwrap().signal(), Some(9), "{mark}");

@@ -131,8 +131,8 @@ fn domains() {
         assert!(domain.survey().unwrap().memory.free > limit / 2);
         assert!(domain.trim().unwrap() > 0);
     }
-    for (at, time) in TIMES.into_iter().enumerate() {
-        let name = format!("deadline-{}-{at}", std::process::id());
+    for time in TIMES {
+        let name = portolan_testkit::unique("deadline");
         // With no time at all it may be too late; with ever so much it is not.
         let joined = Domain::builder(&name).deadline(time).join();
         assert!(
@@ -484,8 +484,8 @@ fn traces() {
 
 #[test]
 fn offers() {
-    let name = format!("offers-{}", std::process::id());
-    let other = format!("offers-of-{}", std::process::id());
+    let name = portolan_testkit::unique("offers");
+    let other = portolan_testkit::unique("offers-of");
     let (ours, theirs) = (Domain::join(&name).unwrap(), Domain::join(&other).unwrap());
     for (at, number) in [0, 1, HALF, usize::MAX].into_iter().enumerate() {
         let bytes = number as u64;

@@ -181,7 +181,7 @@ fn a_client_and_a_server() {
 
 #[test]
 fn what_is_offered_to_other_domains() {
-    let name = format!("test-forked-{}", std::process::id());
+    let name = portolan_testkit::unique("forked");
     let theirs = Domain::join(&name).unwrap();
     let ours = Domain::private().unwrap();
     let permitted = Permissions::own_user();

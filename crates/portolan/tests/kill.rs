@@ -6,13 +6,12 @@ use portolan::{
     Access, Deadline, Domain, Message, PortOptions, ReceiveError, RequestError, SendError, WhenFull,
 };
 use portolan_sys::process::{PidFd, Signal, signal};
-use portolan_testkit::{PATIENCE, again, unique};
-use std::process::{Child, Stdio};
+use portolan_testkit::{PATIENCE, role, spawn, unique};
+use std::process::Child;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-const ROLE: &str = "PORTOLAN_TEST_VICTIM";
 const LIMIT: u64 = 16 << 20;
 
 /// Where the victim of this process is to stop, how, and after how many passes.
@@ -35,21 +34,17 @@ fn reached(mark: &str) {
 /// The other process of these tests; nothing, when it is run as a test.
 #[test]
 fn victim() {
-    let Ok(role) = std::env::var(ROLE) else {
+    let Some([domain, mark, passes, how]) = role() else {
         return;
-    };
-    let [domain, mark, passes, how] = role.split(' ').collect::<Vec<_>>()[..] else {
-        panic!("{role}")
     };
     let how = if how == "stop" {
         Signal::STOP
     } else {
         Signal::KILL
     };
-    PLAN.set((mark.to_owned(), passes.parse().unwrap(), how))
-        .unwrap();
+    PLAN.set((mark, passes.parse().unwrap(), how)).unwrap();
     portolan_shm::mark::install(reached);
-    let domain = Domain::join(domain).unwrap();
+    let domain = Domain::join(&domain).unwrap();
     let mut inbox = domain.bind(PortOptions::named("victim").queue(2)).unwrap();
     let mut server = domain
         .bind(PortOptions::named("victim-server").queue(2).synchronous())
@@ -81,14 +76,6 @@ fn victim() {
             let _ = inbox.receive(Access::Later, Deadline::after(Duration::from_millis(2)));
         }
     }
-}
-
-fn spawn(domain: &str, mark: &str, passes: u32, how: &str) -> Child {
-    again("victim")
-        .env(ROLE, format!("{domain} {mark} {passes} {how}"))
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap()
 }
 
 /// Works with the victim until it is dead; says what became of the survivor's calls.
@@ -185,7 +172,7 @@ fn nothing_is_lost(domain: &Domain, mark: &str) {
 fn die_at(mark: &str, passes: u32) {
     let name = unique("kill");
     let domain = Domain::builder(&name).limit(LIMIT).join().unwrap();
-    let mut child = spawn(&name, mark, passes, "kill");
+    let mut child = spawn("victim", &[&name, mark, &passes.to_string(), "kill"]);
     work_with(&domain, &mut child, mark);
     nothing_is_lost(&domain, mark);
 }
@@ -265,7 +252,7 @@ fn a_sender_that_is_stopped_in_mid_send_holds_up_nobody() {
         .bind(PortOptions::named("survivor-server").synchronous())
         .unwrap();
     for mark in ["send.claimed", "send.written"] {
-        let mut child = spawn(&name, mark, 1, "stop");
+        let mut child = spawn("victim", &[&name, mark, "1", "stop"]);
         let right = inbox.make_send();
         drop(domain.connect("victim", PATIENCE).unwrap());
         // Until it is stopped: state T.
@@ -314,7 +301,7 @@ fn a_full_queue_whose_receiver_dies_tells_its_sender_at_once() {
     let name = unique("kill");
     let domain = Domain::builder(&name).limit(LIMIT).join().unwrap();
     let _inbox = domain.bind(PortOptions::named("survivor")).unwrap();
-    let mut child = spawn(&name, "never", 1, "kill");
+    let mut child = spawn("victim", &[&name, "never", "1", "kill"]);
     // It waits for this name before it does anything else.
     let right = domain.connect("victim", PATIENCE).unwrap();
     while right.send(Message::default(), WhenFull::Fail).is_ok() {}

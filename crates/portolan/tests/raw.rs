@@ -19,7 +19,7 @@ fn a_raw_handle_of_another_domain_is_refused() {
 
 #[test]
 fn a_raw_handle_does_not_outlive_the_membership() {
-    let name = format!("raw-{}", std::process::id());
+    let name = portolan_testkit::unique("raw");
     let stays = Domain::join(&name).unwrap();
     let raw = stays.allocate(4096).unwrap().into_raw();
     stays.leave().unwrap();

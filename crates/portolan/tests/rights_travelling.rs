@@ -3,7 +3,7 @@
 #![cfg(feature = "marks")]
 
 use portolan::{Deadline, Domain, Message, PortOptions, Right, WhenFull};
-use portolan_testkit::{PATIENCE, until};
+use portolan_testkit::{PATIENCE, unique, until};
 use std::cell::Cell;
 use std::os::unix::process::ExitStatusExt;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -104,7 +104,7 @@ fn rights_in_a_long_message_count_no_more_when_who_gives_it_back_has_died() {
         return;
     }
     for mark in ["close.slot", "close.disposed", "close.slot_drained"] {
-        let name = format!("rights-{}-{}", std::process::id(), mark.replace('.', "-"));
+        let name = unique("rights");
         let domain = Domain::join(&name).unwrap();
         let port = domain.bind(PortOptions::unnamed()).unwrap();
         let mut victim = portolan_testkit::spawn(TEST, &[&name, mark]);
@@ -140,7 +140,7 @@ fn rights_in_a_long_message_are_gone_when_who_takes_it_has_died() {
         "right.arrived",
     ];
     for mark in marks {
-        let name = format!("taken-{}-{}", std::process::id(), mark.replace('.', "-"));
+        let name = unique("taken");
         let domain = Domain::join(&name).unwrap();
         let port = domain.bind(PortOptions::unnamed()).unwrap();
         let carried = domain.bind(PortOptions::unnamed()).unwrap();

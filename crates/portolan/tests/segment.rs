@@ -66,7 +66,7 @@ fn its_rights_travel() {
 #[test]
 fn a_shared_extent_is_read_where_it_lies_until_the_last_right_is_gone() {
     for protection in [Protection::Trusted, Protection::Guarded] {
-        let name = format!("shared-{}-{protection:?}", std::process::id());
+        let name = portolan_testkit::unique("shared");
         let builder = Domain::builder(&name).protection(protection);
         let domain = builder.join().unwrap();
         let mut port = domain.bind(PortOptions::unnamed()).unwrap();
@@ -244,7 +244,7 @@ mod deaths {
             "close.drained",
             "send.noted",
         ] {
-            let name = format!("segment-{}-{mark}", std::process::id());
+            let name = portolan_testkit::unique("segment");
             let domain = Domain::join(&name).unwrap();
             let mut inbox = domain.bind(PortOptions::named("survivor")).unwrap();
             let ours = domain.make_segment(Some("survivor's"), 4096).unwrap();

@@ -453,7 +453,7 @@ mod deaths {
             "signal.before_sleep",
             "signal.moved",
         ] {
-            let name = format!("signal-{}-{mark}", std::process::id());
+            let name = portolan_testkit::unique("signal");
             let domain = Domain::join(&name).unwrap();
             let segment = domain.make_segment(Some("here"), 16_384).unwrap();
             let at = segment.address();
@@ -522,7 +522,7 @@ mod deaths {
             "signal.handler_disabled",
             "signal.block_removed",
         ] {
-            let name = format!("signal-stop-{}-{mark}", std::process::id());
+            let name = portolan_testkit::unique("signal-stop");
             let domain = Domain::join(&name).unwrap();
             let segment = domain.make_segment(Some("here"), 16_384).unwrap();
             let at = segment.address();

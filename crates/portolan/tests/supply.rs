@@ -3,13 +3,12 @@
 #![cfg(feature = "marks")]
 
 use portolan::{AllocateError, Domain, Extent, Protection};
-use portolan_testkit::{die_at, role, spawn};
+use portolan_testkit::{PATIENCE, die_at, role, spawn, unique};
 use std::cell::RefCell;
 use std::os::unix::process::ExitStatusExt;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-const PATIENCE: Duration = Duration::from_secs(20);
 const CHUNK: usize = 2 << 20;
 /// Chunks of memory that a domain of these tests may have.
 const CHUNKS: usize = 4;
@@ -68,7 +67,7 @@ fn other() {
 #[test]
 fn who_dies_while_memory_is_given_back_leaves_no_hole() {
     for mark in ["chunk.emptied", "chunk.punched"] {
-        let name = format!("supply-{}-{mark}", std::process::id());
+        let name = unique("supply");
         let _host = join(&name, Protection::Guarded);
         let mut victim = spawn("other", &["dies", &name, mark]);
         let ended = victim.wait().unwrap();
@@ -106,7 +105,7 @@ fn other_threads_allocate_while_one_is_at_the_kernel_for_memory() {
     // Before memory is taken, after it, and between giving some back and taking it.
     let marks = ["allocate.run_claimed", "chunk.populated", "chunk.punched"];
     for (protection, mark) in protections.into_iter().flat_map(|p| marks.map(|m| (p, m))) {
-        let name = format!("supply-beside-{}-{protection:?}-{mark}", std::process::id());
+        let name = unique("supply-beside");
         let domain = join(&name, protection);
         let _kept = domain.allocate(4096).unwrap();
         let (reached, is_there) = channel();

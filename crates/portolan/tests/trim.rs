@@ -8,7 +8,7 @@ const SIZES: [usize; 5] = [4096, 10_000, 200_000, 1 << 20, 3 << 20];
 
 #[test]
 fn what_is_used_stays_and_all_else_goes_back() {
-    let name = format!("trim-{}", std::process::id());
+    let name = portolan_testkit::unique("trim");
     let guarded = Domain::builder(&name).protection(Protection::Guarded);
     let domains = [Domain::private().unwrap(), guarded.join().unwrap()];
     for domain in domains {

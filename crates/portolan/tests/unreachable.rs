@@ -5,7 +5,7 @@ use portolan::{
     Access, BindError, Deadline, Domain, Message, PortOptions, ReceiveRight, Right, SendError,
     SendRight, WhenFull,
 };
-use portolan_testkit::until;
+use portolan_testkit::{unique, until};
 use std::time::Duration;
 
 const SHORT: Duration = Duration::from_secs(10);
@@ -174,7 +174,7 @@ fn a_death_has_cycles_closed() {
         &["-"]
     };
     for mark in marks {
-        let name = format!("cycle-{}-{}", std::process::id(), mark.replace('.', "-"));
+        let name = unique("cycle");
         let domain = Domain::join(&name).unwrap();
         let mut told = domain.bind(PortOptions::named("told")).unwrap();
         let mut child = portolan_testkit::spawn(TEST, &[&name, mark]);

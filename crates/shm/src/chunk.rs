@@ -51,6 +51,17 @@ pub enum GiveBack {
     Busy,
 }
 
+/// The word of a chunk once it is free. It keeps its memory.
+fn freed(word: ChunkWord) -> ChunkWord {
+    ChunkWord {
+        r#use: ChunkUse::Free,
+        cache_owner: 0,
+        size: 0,
+        argument: 0,
+        ..word
+    }
+}
+
 impl<'r> Chunks<'r> {
     /// The words, an even number of them.
     pub fn new(words: &'r [AtomicU64]) -> Self {
@@ -228,16 +239,7 @@ impl<'r> Chunks<'r> {
     pub fn abandon(&self, first: usize, count: usize) {
         for index in first..first + count {
             let word = self.read(index);
-            self.set(
-                index,
-                ChunkWord {
-                    r#use: ChunkUse::Free,
-                    cache_owner: 0,
-                    size: 0,
-                    argument: 0,
-                    ..word
-                },
-            );
+            self.set(index, freed(word));
         }
     }
 
@@ -346,16 +348,7 @@ impl<'r> Chunks<'r> {
         let count = size.chunks().max(1);
         for i in (index..index + count).rev() {
             let word = self.read(i);
-            self.set(
-                i,
-                ChunkWord {
-                    r#use: ChunkUse::Free,
-                    cache_owner: 0,
-                    size: 0,
-                    argument: 0,
-                    ..word
-                },
-            );
+            self.set(i, freed(word));
             mark!("chunk.freed");
         }
         GiveBack::Done(count)
@@ -398,17 +391,7 @@ impl<'r> Chunks<'r> {
             ChunkUse::Body if !self.has_head(word) => {
                 // By compare-exchange: or its run was given back this instant, and it is
                 // another space's by now.
-                self.change(
-                    index,
-                    word,
-                    ChunkWord {
-                        r#use: ChunkUse::Free,
-                        cache_owner: 0,
-                        size: 0,
-                        argument: 0,
-                        ..word
-                    },
-                );
+                self.change(index, word, freed(word));
                 false
             }
             ChunkUse::Returning => {
@@ -488,29 +471,11 @@ impl<'r> Chunks<'r> {
         for i in index + 1..index + size.chunks() {
             let word = self.read(i);
             if ours(word) {
-                self.set(
-                    i,
-                    ChunkWord {
-                        r#use: ChunkUse::Free,
-                        cache_owner: 0,
-                        size: 0,
-                        argument: 0,
-                        ..word
-                    },
-                );
+                self.set(i, freed(word));
             }
         }
         let word = self.read(index);
-        self.set(
-            index,
-            ChunkWord {
-                r#use: ChunkUse::Free,
-                cache_owner: 0,
-                size: 0,
-                argument: 0,
-                ..word
-            },
-        );
+        self.set(index, freed(word));
     }
 
     /// Makes `space` the cache owner of a chunk or run whose cache owner is dead.

@@ -5,8 +5,8 @@
 use crate::process::{again, one_test};
 use crate::wait::until;
 use portolan_sys::process::{PidFd, Signal, signal};
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child as Process, ChildStdin, ChildStdout, Command, Stdio};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child as Process, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 
 /// Set in a process that takes orders.
 const ORDERS: &str = "PORTOLAN_TEST_CHILD";
@@ -68,13 +68,20 @@ impl Child {
     ///
     /// The process has ended.
     pub fn answer(&mut self) -> String {
+        let answer = self.answer_or_end();
+        answer.unwrap_or_else(|| panic!("the child has ended: {:?}", self.process.wait()))
+    }
+
+    /// The answer to the last order; nothing, if the process has ended instead.
+    pub fn answer_or_end(&mut self) -> Option<String> {
         loop {
             let mut line = String::new();
-            let read = self.answers.read_line(&mut line).unwrap();
-            assert!(read > 0, "the child has ended: {:?}", self.process.wait());
+            if self.answers.read_line(&mut line).unwrap() == 0 {
+                return None;
+            }
             // The harness prints the test's name without ending the line.
             if let Some(at) = line.find(MARK) {
-                return line[at + MARK.len()..].trim_end().to_owned();
+                return Some(line[at + MARK.len()..].trim_end().to_owned());
             }
         }
     }
@@ -83,6 +90,25 @@ impl Child {
     pub fn ask(&mut self, order: &str) -> String {
         self.tell(order);
         self.answer()
+    }
+
+    /// Waits until it has ended; how it did, and what it wrote to its standard error, if that is a
+    /// pipe.
+    pub fn end(&mut self) -> (ExitStatus, String) {
+        let status = self.process.wait().unwrap();
+        let mut said = String::new();
+        if let Some(stderr) = &mut self.process.stderr {
+            stderr.read_to_string(&mut said).unwrap();
+        }
+        (status, said)
+    }
+
+    /// The next line that it writes to its standard error, which is a pipe.
+    pub fn says(&mut self) -> String {
+        let mut line = String::new();
+        let stderr = self.process.stderr.as_mut().unwrap();
+        BufReader::new(stderr).read_line(&mut line).unwrap();
+        line
     }
 
     /// Whether it has ended.

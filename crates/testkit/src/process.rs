@@ -35,15 +35,24 @@ pub fn role<const N: usize>() -> Option<[String; N]> {
     Some(words.try_into().unwrap_or_else(|_| panic!("{role}")))
 }
 
+/// A command that runs the test named `test` of this program as another process, in this role.
+///
+/// # Panics
+///
+/// This program's file is gone.
+pub fn in_role(test: &str, role: &[&str]) -> Command {
+    let mut command = again(test);
+    command.env(ROLE, role.join(" ")).stdout(Stdio::null());
+    command
+}
+
 /// Runs the test named `test` of this program as another process, in this role.
 ///
 /// # Panics
 ///
 /// No process can be started.
 pub fn spawn(test: &str, role: &[&str]) -> Child {
-    let mut command = again(test);
-    command.env(ROLE, role.join(" ")).stdout(Stdio::null());
-    command.spawn().unwrap()
+    in_role(test, role).spawn().unwrap()
 }
 
 /// Lets a process that has stopped go on.

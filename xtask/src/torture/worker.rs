@@ -15,6 +15,7 @@ mod memory;
 mod messages;
 mod notes;
 mod ordinary;
+mod records;
 mod sharing;
 mod topics;
 

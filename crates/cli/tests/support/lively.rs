@@ -14,7 +14,7 @@ use portolan::{
     OfferOptions, OfferedChannel, OfferedPort, Permissions, PortOptions, ReceiveRight, Segment,
     SendRight, SharedExtent, WhenFull,
 };
-use portolan_testkit::PATIENCE;
+use portolan_testkit::{PATIENCE, unique};
 use std::time::Duration;
 
 #[portolan::service]
@@ -67,8 +67,8 @@ pub(crate) struct Lively {
 
 impl Lively {
     pub(crate) fn start(test: &str) -> Self {
-        let name = format!("lively-{test}-{}", std::process::id());
-        let beside = format!("beside-{test}-{}", std::process::id());
+        let name = unique(&format!("lively-{test}"));
+        let beside = unique(&format!("beside-{test}"));
         let join = |name: &str, space: &str| {
             let builder = Domain::builder(name).limit(64 << 20).space_name(space);
             builder.join().unwrap()

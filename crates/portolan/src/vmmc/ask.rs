@@ -50,85 +50,66 @@ impl Domain {
         let memory = memory.into();
         Export::new(self.member(), memory, name, options, deadline.into())
     }
+}
 
+/// The three ways to import, for what tells where the exporter is looked for ([`Whence`]).
+macro_rules! imports {
+    ($(#[$doc:meta])* from $place:ident) => {
+        impl $place {
+            $(#[$doc])*
+            ///
+            /// # Errors
+            ///
+            /// [`ImportError`].
+            pub fn import(
+                &self,
+                name: &str,
+                deadline: impl Into<Deadline>,
+            ) -> Result<Import, ImportError> {
+                self.import_with(name, &ImportOptions::default(), deadline)
+            }
+
+            /// As [`import`](Self::import), with a token, or a limit.
+            ///
+            /// # Errors
+            ///
+            /// [`ImportError`].
+            pub fn import_with(
+                &self,
+                name: &str,
+                options: &ImportOptions,
+                deadline: impl Into<Deadline>,
+            ) -> Result<Import, ImportError> {
+                self.begin_import(name, options)?.wait(deadline)
+            }
+
+            /// Begins to import, and does not wait: see [`PendingImport`].
+            ///
+            /// # Errors
+            ///
+            /// [`ImportError`]: what is the caller's mistake.
+            pub fn begin_import(
+                &self,
+                name: &str,
+                options: &ImportOptions,
+            ) -> Result<PendingImport, ImportError> {
+                PendingImport::new(Whence::from(self), name, options)
+            }
+        }
+    };
+}
+
+imports! {
     /// Imports what a member of this domain exports, and waits for it until `deadline`. The
     /// import keeps the membership, as other handles do: in the domain's trace its updates are
     /// this space's.
-    ///
-    /// # Errors
-    ///
-    /// [`ImportError`].
-    pub fn import(&self, name: &str, deadline: impl Into<Deadline>) -> Result<Import, ImportError> {
-        self.import_with(name, &ImportOptions::default(), deadline)
-    }
-
-    /// As [`import`](Self::import), with a token, or a limit.
-    ///
-    /// # Errors
-    ///
-    /// [`ImportError`].
-    pub fn import_with(
-        &self,
-        name: &str,
-        options: &ImportOptions,
-        deadline: impl Into<Deadline>,
-    ) -> Result<Import, ImportError> {
-        self.begin_import(name, options)?.wait(deadline)
-    }
-
-    /// Begins to import, and does not wait: see [`PendingImport`].
-    ///
-    /// # Errors
-    ///
-    /// [`ImportError`]: what is the caller's mistake.
-    pub fn begin_import(
-        &self,
-        name: &str,
-        options: &ImportOptions,
-    ) -> Result<PendingImport, ImportError> {
-        let from = Whence::Within(Arc::clone(self.member()));
-        PendingImport::new(from, name, options)
-    }
+    from Domain
 }
 
-impl Builder {
+imports! {
     /// Imports what a member of the domain exports, without joining it, and waits for it until
     /// `deadline`. Of all settings only those count that say which domain it is.
-    ///
-    /// # Errors
-    ///
-    /// [`ImportError`].
-    pub fn import(&self, name: &str, deadline: impl Into<Deadline>) -> Result<Import, ImportError> {
-        self.import_with(name, &ImportOptions::default(), deadline)
-    }
-
-    /// As [`import`](Self::import), with a token, or a limit.
-    ///
-    /// # Errors
-    ///
-    /// [`ImportError`].
-    pub fn import_with(
-        &self,
-        name: &str,
-        options: &ImportOptions,
-        deadline: impl Into<Deadline>,
-    ) -> Result<Import, ImportError> {
-        self.begin_import(name, options)?.wait(deadline)
-    }
-
-    /// Begins to import, and does not wait: see [`PendingImport`].
-    ///
-    /// # Errors
-    ///
-    /// [`ImportError`]: what is the caller's mistake.
-    pub fn begin_import(
-        &self,
-        name: &str,
-        options: &ImportOptions,
-    ) -> Result<PendingImport, ImportError> {
-        let from = Whence::Outside(Box::new(self.clone()));
-        PendingImport::new(from, name, options)
-    }
+    from Builder
 }
 
 /// An import that waits for its export. It goes on whenever it is asked
@@ -179,6 +160,18 @@ enum Stage {
     Connecting(Box<PendingConnection>),
     /// The exporter has the request.
     Asked(Descriptor, Asked<Ask>),
+}
+
+impl From<&Domain> for Whence {
+    fn from(domain: &Domain) -> Self {
+        Self::Within(Arc::clone(domain.member()))
+    }
+}
+
+impl From<&Builder> for Whence {
+    fn from(builder: &Builder) -> Self {
+        Self::Outside(Box::new(builder.clone()))
+    }
 }
 
 impl Whence {
@@ -430,7 +423,7 @@ pub(super) fn answer_to(
 ) -> Result<Option<Import>, ImportError> {
     let far = Some(Instant::now() + ANSWER);
     let mut pending = PendingImport {
-        from: Whence::Outside(Box::new(Domain::builder("nowhere"))),
+        from: Whence::from(&Domain::builder("nowhere")),
         name: "x".to_owned(),
         options: options.clone(),
         stage: Stage::Asked(Descriptor::new(connection), Asked::sent(far)),

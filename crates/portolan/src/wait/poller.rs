@@ -239,11 +239,9 @@ fn lock<T>(things: &Mutex<Things<T>>) -> MutexGuard<'_, Things<T>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use portolan_testkit::PATIENCE;
     use std::os::fd::AsFd;
     use std::sync::mpsc::{self, Sender};
-    use std::time::Duration;
-
-    const PATIENCE: Duration = Duration::from_secs(60);
 
     struct Pair {
         first: EventFd,

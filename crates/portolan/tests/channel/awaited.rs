@@ -12,7 +12,7 @@ const BURST: u64 = 800;
 
 #[tokio::test(flavor = "current_thread")]
 async fn a_task_follows_another_process() {
-    let name = format!("awaited-{}", std::process::id());
+    let name = portolan_testkit::unique("awaited");
     let domain = Domain::join(&name).unwrap();
     let options = ChannelOptions::named("bursts").units(64).reliable();
     let mut reader = bound(&domain.make_channel(&options).unwrap());

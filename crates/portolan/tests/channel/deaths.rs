@@ -3,7 +3,7 @@
 use crate::{PATIENCE, bound, message, number, used};
 use portolan::channel::{Channel, ChannelOptions, ReadError, ReaderOptions};
 use portolan::{Deadline, Domain, Protection, Waiting};
-use portolan_testkit::until;
+use portolan_testkit::{unique, until};
 use std::os::unix::process::ExitStatusExt;
 use std::process::Child;
 use std::time::Duration;
@@ -71,7 +71,7 @@ fn is_killed(child: &mut Child, mark: &str) -> bool {
 
 /// Reads what a victim writes, until it is dead and its place is free.
 fn outlive_a_writer(protection: Protection, mark: &str, kill: impl Fn(&mut Child, u64)) {
-    let name = format!("channel-w-{}-{mark}-{protection:?}", std::process::id());
+    let name = unique("channel-w");
     let builder = Domain::builder(&name).protection(protection);
     let domain = builder.join().unwrap();
     let options = ChannelOptions::named("channel").units(16).reliable();
@@ -143,7 +143,7 @@ fn a_writer_is_killed_at_random() {
 }
 
 fn outlive_a_reader(protection: Protection, mark: &str, kill: impl Fn(&mut Child, u64)) {
-    let name = format!("channel-r-{}-{mark}-{protection:?}", std::process::id());
+    let name = unique("channel-r");
     let builder = Domain::builder(&name).protection(protection);
     let domain = builder.join().unwrap();
     let options = ChannelOptions::named("channel")

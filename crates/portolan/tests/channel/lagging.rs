@@ -142,7 +142,7 @@ fn other() {
 
 #[test]
 fn a_reader_that_stops_misses_and_nobody_else_does() {
-    let name = format!("channel-stopped-{}", std::process::id());
+    let name = portolan_testkit::unique("channel-stopped");
     let domain = Domain::join(&name).unwrap();
     let board = domain
         .make_channel(&ChannelOptions::named("board").reliable())

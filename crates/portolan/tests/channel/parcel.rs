@@ -423,7 +423,7 @@ mod deaths {
             "channel.published",
             "segment.shared",
         ] {
-            let name = format!("parcel-w-{}-{mark}", std::process::id());
+            let name = portolan_testkit::unique("parcel-w");
             let domain = Domain::join(&name).unwrap();
             let options = ChannelOptions::named("channel").reliable();
             let channel = domain.make_channel(&options).unwrap();
@@ -470,7 +470,7 @@ mod deaths {
     #[test]
     fn a_reader_dies_with_parcels_on_their_way_and_in_its_hands() {
         for mark in ["channel.copied", "receive.noted", "receive.taken", "none"] {
-            let name = format!("parcel-r-{}-{mark}", std::process::id());
+            let name = portolan_testkit::unique("parcel-r");
             let domain = Domain::join(&name).unwrap();
             let options = ChannelOptions::named("channel").reliable().units(8);
             let channel = domain.make_channel(&options).unwrap();
@@ -497,7 +497,7 @@ mod deaths {
 
     #[test]
     fn what_a_dead_reader_held_stays_for_the_others() {
-        let name = format!("parcel-o-{}", std::process::id());
+        let name = portolan_testkit::unique("parcel-o");
         let domain = Domain::join(&name).unwrap();
         let options = ChannelOptions::named("channel").reliable().units(8);
         let channel = domain.make_channel(&options).unwrap();

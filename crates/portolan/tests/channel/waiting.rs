@@ -92,8 +92,7 @@ fn two_processes_stream_whatever_way_they_wait() {
         (Waiting::Adaptive, Signalling::Bytes(4096)),
         (Waiting::Poll, Signalling::Never),
     ] {
-        let name = format!("channel-{}-{waiting:?}-{signalling:?}", std::process::id());
-        let name = name.replace(['(', ')'], "-");
+        let name = portolan_testkit::unique("channel");
         let domain = Domain::join(&name).unwrap();
         let channel = domain
             .make_channel(
@@ -119,7 +118,7 @@ fn two_processes_stream_whatever_way_they_wait() {
 #[test]
 fn a_reader_that_sleeps_between_bursts_is_woken_by_the_first_message_of_each() {
     for waiting in [Waiting::Sleep, Waiting::Adaptive, Waiting::Poll] {
-        let name = format!("bursts-{}-{waiting:?}", std::process::id());
+        let name = portolan_testkit::unique("bursts");
         let domain = Domain::join(&name).unwrap();
         let options = ChannelOptions::named("bursts").units(64).reliable();
         let channel = domain.make_channel(&options).unwrap();

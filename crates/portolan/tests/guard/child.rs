@@ -3,27 +3,16 @@
 use portolan::{
     Access, Deadline, Domain, Extent, Message, PortOptions, Protection, ReceiveRight, SendRight,
 };
-use portolan_testkit::again;
-pub(crate) use portolan_testkit::unique;
-use std::io::{BufRead, BufReader, Read, Write};
+use portolan_testkit::{Answer, obey};
+pub(crate) use portolan_testkit::{PATIENCE, unique};
+use std::ops::{Deref, DerefMut};
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child as Process, ChildStdin, ChildStdout, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// Set in a process that takes orders.
-const ORDERS: &str = "PORTOLAN_GUARD_TEST_CHILD";
-/// What marks an answer among what the test harness prints.
-const MARK: &str = "@ ";
-/// How long anything may take before the test fails.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
-
 /// A process that takes orders. Killed when dropped.
-pub(crate) struct Child {
-    process: Process,
-    orders: ChildStdin,
-    answers: BufReader<ChildStdout>,
-}
+pub(crate) struct Child(portolan_testkit::Child);
 
 /// How a process ended.
 #[derive(Debug)]
@@ -34,20 +23,13 @@ pub(crate) struct End {
 
 impl Child {
     pub(crate) fn new() -> Self {
-        let mut process = again("child::takes_orders")
-            .env(ORDERS, "1")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let orders = process.stdin.take().unwrap();
-        let answers = BufReader::new(process.stdout.take().unwrap());
-        Self {
-            process,
-            orders,
-            answers,
-        }
+        let piped = |command: &mut Command| {
+            command.stderr(Stdio::piped());
+        };
+        Self(portolan_testkit::Child::running(
+            "child::takes_orders",
+            piped,
+        ))
     }
 
     /// A process that has joined the guarded domain `domain`.
@@ -57,34 +39,10 @@ impl Child {
         child
     }
 
-    pub(crate) fn pid(&self) -> u32 {
-        self.process.id()
-    }
-
-    /// Gives an order without waiting for the answer.
-    pub(crate) fn tell(&mut self, order: &str) {
-        writeln!(self.orders, "{order}").unwrap();
-        self.orders.flush().unwrap();
-    }
-
-    /// The answer to the last order; `None` if the process ended instead.
-    pub(crate) fn answer(&mut self) -> Option<String> {
-        loop {
-            let mut line = String::new();
-            if self.answers.read_line(&mut line).unwrap() == 0 {
-                return None;
-            }
-            // The harness prints the test's name without ending the line.
-            if let Some(at) = line.find(MARK) {
-                return Some(line[at + MARK.len()..].trim_end().to_owned());
-            }
-        }
-    }
-
-    /// Gives an order; the answer.
+    /// Gives an order; the answer, which is no error.
     pub(crate) fn ask(&mut self, order: &str) -> String {
         self.tell(order);
-        let answer = self.answer();
+        let answer = self.answer_or_end();
         let answer = answer.unwrap_or_else(|| panic!("{order}: {:?}", self.end()));
         assert!(!answer.starts_with("error"), "{order}: {answer}");
         answer
@@ -98,41 +56,31 @@ impl Child {
     /// Gives an order that is the death of the process.
     pub(crate) fn dies_of(&mut self, order: &str) -> End {
         self.tell(order);
-        assert_eq!(self.answer(), None, "{order}");
+        assert_eq!(self.answer_or_end(), None, "{order}");
         self.end()
     }
 
     /// Waits for its end.
     pub(crate) fn end(&mut self) -> End {
-        let signal = self.process.wait().unwrap().signal();
-        let mut said = String::new();
-        let stderr = self.process.stderr.as_mut().unwrap();
-        stderr.read_to_string(&mut said).unwrap();
-        End { signal, said }
-    }
-
-    /// The next line that it says.
-    pub(crate) fn says(&mut self) -> String {
-        let mut line = String::new();
-        let stderr = self.process.stderr.as_mut().unwrap();
-        BufReader::new(stderr).read_line(&mut line).unwrap();
-        line
-    }
-
-    pub(crate) fn lives(&mut self) -> bool {
-        self.process.try_wait().unwrap().is_none()
-    }
-
-    pub(crate) fn kill(&mut self) {
-        self.process.kill().unwrap();
-        self.process.wait().unwrap();
+        let (status, said) = self.0.end();
+        End {
+            signal: status.signal(),
+            said,
+        }
     }
 }
 
-impl Drop for Child {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+impl Deref for Child {
+    type Target = portolan_testkit::Child;
+
+    fn deref(&self) -> &portolan_testkit::Child {
+        &self.0
+    }
+}
+
+impl DerefMut for Child {
+    fn deref_mut(&mut self) -> &mut portolan_testkit::Child {
+        &mut self.0
     }
 }
 
@@ -214,22 +162,9 @@ struct State {
 /// Not a test: what the other processes run.
 #[test]
 fn takes_orders() {
-    if std::env::var_os(ORDERS).is_none() {
-        return;
-    }
     let mut state = State::default();
-    for line in std::io::stdin().lines() {
-        let Ok(line) = line else { return };
-        let answer = state
-            .obey(&line)
-            .unwrap_or_else(|error| format!("error {error}"));
-        let mut out = std::io::stdout().lock();
-        writeln!(out, "{MARK}{answer}").unwrap();
-        out.flush().unwrap();
-    }
+    obey(|line| state.obey(line));
 }
-
-type Answer = Result<String, Box<dyn std::error::Error>>;
 
 fn done() -> Answer {
     Ok("done".to_owned())

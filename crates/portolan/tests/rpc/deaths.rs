@@ -4,24 +4,18 @@ use super::service::{PATIENCE, TestClient, Tested, share, until};
 use portolan::rpc::{self, Concurrency, RpcError, ServerOptions};
 use portolan::{Access, Deadline, Domain, Message, PortOptions, Right};
 use portolan_sys::process::{PidFd, Signal, signal};
-use std::process::{Child, Command, Stdio};
-
-/// Set in a process that serves: the domain's name.
-const SERVE: &str = "PORTOLAN_RPC_SERVES";
-/// Set in one that serves nothing at first.
-const WAITS: &str = "PORTOLAN_RPC_WAITS";
+use portolan_testkit::{role, spawn, unique};
+use std::process::Child;
 
 /// Not a test of its own: what a process that serves runs.
 #[test]
 fn serving_process() {
-    let Ok(name) = std::env::var(SERVE) else {
-        return;
-    };
+    let Some([what, name]) = role() else { return };
     let domain = Domain::join(&name).unwrap();
     let options = ServerOptions::default().concurrency(Concurrency::Call);
     let mut inbox = domain.bind(PortOptions::unnamed()).unwrap();
-    let mut server = std::env::var(WAITS)
-        .is_err()
+    // One that waits serves nothing at first.
+    let mut server = (what == "serves")
         .then(|| rpc::serve(&domain, "test", Tested::service(&domain), &options).unwrap());
     // Tells the test where to send servers and orders, and does what it is told.
     let name = format!("orders-{}", std::process::id());
@@ -56,7 +50,7 @@ pub(crate) struct Serving(Child);
 
 impl Serving {
     pub(crate) fn start(domain: &Domain) -> Self {
-        Self::with(domain.name(), |_| {})
+        Self::running("serves", domain.name())
     }
 
     /// Serves nothing yet.
@@ -65,9 +59,7 @@ impl Serving {
     }
 
     fn waiting_in(domain: &str) -> Self {
-        Self::with(domain, |command| {
-            command.env(WAITS, "1");
-        })
+        Self::running("waits", domain)
     }
 
     /// Stops it for good, but for its death.
@@ -104,11 +96,8 @@ impl Serving {
         answer.unwrap().take_rights().pop()
     }
 
-    fn with(domain: &str, prepare: impl FnOnce(&mut Command)) -> Self {
-        let mut command = portolan_testkit::again("deaths::serving_process");
-        command.env(SERVE, domain).stdout(Stdio::null());
-        prepare(&mut command);
-        Self(command.spawn().unwrap())
+    fn running(what: &str, domain: &str) -> Self {
+        Self(spawn("deaths::serving_process", &[what, domain]))
     }
 
     pub(crate) fn kill(&mut self) {
@@ -124,7 +113,7 @@ impl Drop for Serving {
 }
 
 pub(crate) fn domain(test: &str) -> Domain {
-    Domain::join(&format!("rpc-{test}-{}", std::process::id())).unwrap()
+    Domain::join(&unique(&format!("rpc-{test}"))).unwrap()
 }
 
 #[test]
@@ -158,7 +147,7 @@ fn calls_end_at_once_when_the_server_is_killed() {
 
 #[test]
 fn calls_end_when_the_server_is_killed_and_no_host_reclaims_it() {
-    let name = format!("rpc-unreclaimed-{}", std::process::id());
+    let name = unique("rpc-unreclaimed");
     let host = Serving::waiting_in(&name);
     until("it hosts", || Domain::builder(&name).observe().is_ok());
     let domain = Domain::join(&name).unwrap();

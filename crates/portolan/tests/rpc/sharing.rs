@@ -266,7 +266,7 @@ fn a_server_that_ends_tells_those_who_share() -> Outcome {
 
 #[test]
 fn a_server_without_memory_for_shared_channels_says_so() -> Outcome {
-    let name = format!("rpc-share-full-{}", std::process::id());
+    let name = portolan_testkit::unique("rpc-share-full");
     let domain = Domain::builder(&name).limit(16 << 20).join()?;
     let _server = rpc::serve(
         &domain,

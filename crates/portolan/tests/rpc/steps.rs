@@ -6,7 +6,7 @@ use portolan::rpc::{self, Concurrency, RpcError, Server, ServerOptions};
 use portolan::{Domain, PortOptions, Segment};
 use portolan_sys::process::{PidFd, Signal, signal};
 use std::process::Child;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// The port at which a server is taken over.
@@ -125,10 +125,8 @@ fn serve(domain: &Domain) -> Server {
 }
 
 fn domain(test: &str) -> (Domain, Segment) {
-    // Two tests may be about one mark.
-    static DOMAINS: AtomicU64 = AtomicU64::new(0);
-    let (process, count) = (std::process::id(), DOMAINS.fetch_add(1, Ordering::Relaxed));
-    let domain = Domain::join(&format!("rpc-steps-{test}-{process}-{count}")).unwrap();
+    let name = portolan_testkit::unique(&format!("rpc-steps-{test}"));
+    let domain = Domain::join(&name).unwrap();
     let ledger = domain.make_segment(Some(LEDGER), 1 << 20).unwrap();
     (domain, ledger)
 }

@@ -16,7 +16,7 @@ fn victim() {
 #[test]
 fn a_call_that_the_dead_owed_is_made() {
     for mark in ["signal.filled", "signal.before_wake"] {
-        let name = format!("owed-{}-{mark}", std::process::id());
+        let name = portolan_testkit::unique("owed");
         let domain = Domain::join(&name).unwrap();
         let segment = domain.make_segment(Some("here"), 4096).unwrap();
         let at = segment.address();
@@ -34,7 +34,7 @@ fn a_call_that_the_dead_owed_is_made() {
 #[test]
 fn a_wait_set_is_told_of_what_the_dead_signalled() {
     for mark in ["signal.filled", "signal.before_wake", "send.raised"] {
-        let name = format!("raised-{}-{mark}", std::process::id());
+        let name = portolan_testkit::unique("raised");
         let domain = Domain::join(&name).unwrap();
         let segment = domain.make_segment(Some("here"), 4096).unwrap();
         let at = segment.address();

@@ -1,36 +1,25 @@
 //! Upcalls between processes, also of two users.
 
 use super::*;
+use portolan_testkit::{in_role, role, spawn, unique};
 use std::process::{Command, Stdio};
 
-const ROLE: &str = "PORTOLAN_DELIVERY_SENDER";
-/// The domain of a process that is to be killed.
-const VICTIM: &str = "PORTOLAN_DELIVERY_VICTIM";
-/// The domain of a process that ends itself.
-const PANICS: &str = "PORTOLAN_DELIVERY_PANICS";
-/// Whose domain it is.
-const OWNER: &str = "PORTOLAN_DELIVERY_OWNER";
 /// A user who is neither us nor root.
 const FRIEND: u32 = 54_324;
 
 /// The other process; nothing, when it is run as a test.
 #[test]
 fn sender() {
-    let Ok(name) = std::env::var(ROLE) else {
-        return;
-    };
-    let owner = std::env::var(OWNER).unwrap().parse().unwrap();
+    let Some([name, owner]) = role() else { return };
+    let owner = owner.parse().unwrap();
     let domain = Domain::builder(&name).of_user(owner).join().unwrap();
     signal_a_hundred(&domain);
 }
 
 fn sends(name: &str) -> Command {
-    let mut command = portolan_testkit::again("processes::sender");
-    command
-        .env(ROLE, name)
-        .env(OWNER, portolan_sys::process::user().to_string())
-        .stdout(Stdio::null());
-    command
+    // Whose domain it is.
+    let owner = portolan_sys::process::user().to_string();
+    in_role("processes::sender", &[name, &owner])
 }
 
 #[test]
@@ -40,7 +29,7 @@ fn another_users_process_has_the_upcall_thread_interrupt() {
         eprintln!("skipped: only root can run processes of two users");
         return;
     }
-    let name = format!("friend-{}", std::process::id());
+    let name = unique("friend");
     let domain = Domain::builder(&name).allow_user(FRIEND).join().unwrap();
     let segment = domain.make_segment(Some("here"), 4096).unwrap();
     let at = segment.address();
@@ -58,9 +47,7 @@ fn another_users_process_has_the_upcall_thread_interrupt() {
 /// A process with a thread that can be interrupted; nothing, when it is run as a test.
 #[test]
 fn interrupted_one() {
-    let Ok(name) = std::env::var(VICTIM) else {
-        return;
-    };
+    let Some([name]) = role() else { return };
     let domain = Domain::join(&name).unwrap();
     let segment = domain.find_segment("here", PATIENCE).unwrap();
     let at = segment.address();
@@ -80,18 +67,14 @@ fn interrupted_one() {
 
 #[test]
 fn a_thread_that_is_interrupted_may_be_killed() {
-    let name = format!("killed-{}", std::process::id());
+    let name = unique("killed");
     let domain = Domain::join(&name).unwrap();
     let segment = domain.make_segment(Some("here"), 4096).unwrap();
     let at = segment.address();
     let mut listener = domain.listen(ListenerOptions::default()).unwrap();
     listener.on(at + 64..at + 65, |_| {}).unwrap();
     for _ in 0..5 {
-        let mut child = portolan_testkit::again("processes::interrupted_one")
-            .env(VICTIM, &name)
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
+        let mut child = spawn("processes::interrupted_one", &[&name]);
         spin_until("somebody listens", || domain.signal(at).unwrap() == 1);
         assert!(listener.wait(PATIENCE).is_some());
         child.kill().unwrap();
@@ -107,9 +90,7 @@ fn a_thread_that_is_interrupted_may_be_killed() {
 /// A process whose upcall panics; nothing, when it is run as a test.
 #[test]
 fn panicking_one() {
-    let Ok(name) = std::env::var(PANICS) else {
-        return;
-    };
+    let Some([name]) = role() else { return };
     let domain = Domain::join(&name).unwrap();
     let segment = domain.find_segment("here", PATIENCE).unwrap();
     let at = segment.address();
@@ -129,16 +110,14 @@ fn panicking_one() {
 #[test]
 fn an_upcall_that_panics_ends_its_process_and_no_other() {
     use std::os::unix::process::ExitStatusExt;
-    let name = format!("panics-{}", std::process::id());
+    let name = unique("panics");
     let domain = Domain::join(&name).unwrap();
     let segment = domain.make_segment(Some("here"), 4096).unwrap();
     let at = segment.address();
     let mut listener = domain.listen(ListenerOptions::default()).unwrap();
     let (board, _) = interrupted(&mut listener, at + 65..at + 66);
     listener.on(at + 64..at + 65, |_| {}).unwrap();
-    let mut child = portolan_testkit::again("processes::panicking_one")
-        .env(PANICS, &name)
-        .stdout(Stdio::null())
+    let mut child = in_role("processes::panicking_one", &[&name])
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
@@ -157,7 +136,7 @@ fn an_upcall_that_panics_ends_its_process_and_no_other() {
 
 #[test]
 fn another_process_interrupts_a_thread() {
-    let name = format!("delivery-{}", std::process::id());
+    let name = unique("delivery");
     let domain = Domain::join(&name).unwrap();
     let segment = domain.make_segment(Some("here"), 4096).unwrap();
     let at = segment.address();

@@ -1,44 +1,29 @@
 //! Publishers and subscribers that die at marked steps.
 
 use crate::long::{content, is_content};
-use crate::{PATIENCE, ROLE, options, spawn, until, used};
+use crate::{PATIENCE, options, until, used};
 use portolan::channel::{SubscribeError, TopicOptions};
 use portolan::{Deadline, Domain, Protection};
+use portolan_shm::mark::install;
+use portolan_testkit::{die_at, role, spawn, unique};
 use std::os::unix::process::ExitStatusExt;
-use std::sync::OnceLock;
 
 const LONG: usize = 70_000;
-static DEADLY: OnceLock<String> = OnceLock::new();
-
-/// Kills this process when it next passes `mark`.
-pub(crate) fn die_at(mark: &str) {
-    DEADLY.set(mark.to_owned()).unwrap();
-    portolan_shm::mark::install(|mark| {
-        if DEADLY.get().is_some_and(|deadly| deadly == mark) {
-            // SAFETY:
-            // - Sends a signal to ourselves; nothing is touched.
-            unsafe { libc::raise(libc::SIGKILL) };
-        }
-    });
-}
 
 /// The other process; nothing, when it is run as a test.
 #[test]
 fn victim() {
-    let Ok(role) = std::env::var(ROLE) else {
+    let Some([what, name, mark]) = role() else {
         return;
     };
-    let [what, name, mark] = role.split(' ').collect::<Vec<_>>()[..] else {
-        panic!("{role}")
-    };
-    let domain = Domain::join(name).unwrap();
+    let domain = Domain::join(&name).unwrap();
     if what == "subscribes" {
         let mut subscriber = domain.subscriber::<[u8]>("t", options()).unwrap();
         let mut held = Vec::new();
         loop {
             held.push(subscriber.receive(PATIENCE).unwrap());
             if held.len() == 6 {
-                die_at(mark);
+                die_at(&mark, install);
             }
             if held.len() > 8 {
                 // So that some are let go of, too.
@@ -52,18 +37,18 @@ fn victim() {
         loan.copy_from_slice(&content(number, LONG));
         loan.publish().unwrap();
         if number == 30 {
-            die_at(mark);
+            die_at(&mark, install);
         }
     }
 }
 
 fn domain(what: &str, mark: &str, protection: Protection) -> (Domain, std::process::Child) {
-    let name = format!("topic-{what}-{}-{mark}-{protection:?}", std::process::id());
+    let name = unique(&format!("topic-{what}"));
     let domain = Domain::builder(&name)
         .protection(protection)
         .join()
         .unwrap();
-    let child = spawn("deaths::victim", &format!("{what} {name} {mark}"));
+    let child = spawn("deaths::victim", &[what, &name, mark]);
     (domain, child)
 }
 

@@ -11,22 +11,9 @@ mod values;
 
 use portolan::channel::{Plain, SubscribeError, TopicError, TopicOptions};
 use portolan::{Deadline, Domain, PortKind};
-use portolan_testkit::{PATIENCE, again, until};
+use portolan_testkit::{PATIENCE, until};
 use std::collections::BTreeMap;
-use std::process::{Child, Stdio};
 use std::time::Duration;
-
-/// What another process is to do; see [`spawn`].
-const ROLE: &str = "PORTOLAN_TOPIC_ROLE";
-
-/// Runs a test of this program as another process.
-fn spawn(test: &str, role: &str) -> Child {
-    again(test)
-        .env(ROLE, role)
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap()
-}
 
 /// Bytes of extents in use, and segments.
 fn used(domain: &Domain) -> (u64, usize) {

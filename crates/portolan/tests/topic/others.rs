@@ -1,9 +1,10 @@
 //! Subscribers in other processes: that read, that are killed, that are stopped.
 
 use crate::long::{content, is_content};
-use crate::{PATIENCE, ROLE, options, spawn, until, used};
+use crate::{PATIENCE, options, until, used};
 use portolan::channel::{Publisher, Subscriber, TopicOptions};
 use portolan::{Deadline, Domain, Protection};
+use portolan_testkit::{role, spawn, unique};
 use std::process::Child;
 use std::time::Instant;
 
@@ -12,13 +13,8 @@ const LONG: usize = 70_000;
 /// The other process; nothing, when it is run as a test. It says what it has received.
 #[test]
 fn other() {
-    let Ok(role) = std::env::var(ROLE) else {
-        return;
-    };
-    let [what, name] = role.split(' ').collect::<Vec<_>>()[..] else {
-        panic!("{role}")
-    };
-    let domain = Domain::join(name).unwrap();
+    let Some([what, name]) = role() else { return };
+    let domain = Domain::join(&name).unwrap();
     let mut subscriber = domain.subscriber::<[u8]>("news", options()).unwrap();
     let mut said = domain.publisher::<u64>("said", options()).unwrap();
     said.publish(&u64::MAX).unwrap();
@@ -42,7 +38,7 @@ struct Other {
 impl Other {
     fn start(domain: &Domain, what: &str) -> Self {
         let said = domain.subscriber::<u64>("said", options()).unwrap();
-        let child = spawn("others::other", &format!("{what} {}", domain.name()));
+        let child = spawn("others::other", &[what, domain.name()]);
         let mut other = Self { child, said };
         other.await_word(u64::MAX);
         other
@@ -78,7 +74,7 @@ impl Drop for Other {
 }
 
 fn domain(test: &str, protection: Protection) -> Domain {
-    let name = format!("topic-{test}-{}-{protection:?}", std::process::id());
+    let name = unique(&format!("topic-{test}"));
     Domain::builder(&name)
         .protection(protection)
         .join()

@@ -62,7 +62,7 @@ fn is_atlas(atlas: &Atlas<'_>, number: u64, entries: u64) {
 #[test]
 fn a_structure_is_read_where_it_was_built_by_all_who_have_it() {
     for protection in [Protection::Trusted, Protection::Guarded] {
-        let name = format!("atlas-{}-{protection:?}", std::process::id());
+        let name = portolan_testkit::unique("atlas");
         let domain = Domain::builder(&name)
             .protection(protection)
             .join()
@@ -147,7 +147,7 @@ fn who_keeps_a_sample_keeps_it_as_it_was_and_the_rest_is_freed() {
 
 #[test]
 fn a_large_one_grows_and_the_next_begins_as_large() {
-    let domain = Domain::builder(&format!("large-{}", std::process::id()))
+    let domain = Domain::builder(&portolan_testkit::unique("large"))
         .limit(24 << 20)
         .join()
         .unwrap();
@@ -314,7 +314,8 @@ fn notes_that_lead_elsewhere_are_missed_and_other_structures_are_an_error() {
 #[cfg(feature = "marks")]
 mod deaths {
     use super::*;
-    use crate::{ROLE, deaths::die_at, spawn};
+    use portolan_shm::mark::install;
+    use portolan_testkit::{die_at, role, spawn};
     use std::os::unix::process::ExitStatusExt;
 
     const ENTRIES: u64 = 3000;
@@ -322,20 +323,17 @@ mod deaths {
     /// The other process; nothing, when it is run as a test.
     #[test]
     fn victim() {
-        let Ok(role) = std::env::var(ROLE) else {
+        let Some([what, name, mark]) = role() else {
             return;
         };
-        let [what, name, mark] = role.split(' ').collect::<Vec<_>>()[..] else {
-            panic!("{role}")
-        };
-        let domain = Domain::join(name).unwrap();
+        let domain = Domain::join(&name).unwrap();
         if what == "subscribes" {
             let mut subscriber = domain.subscriber::<Atlases>("t", options()).unwrap();
             let mut held = Vec::new();
             loop {
                 held.push(subscriber.receive(PATIENCE).unwrap());
                 if held.len() == 6 {
-                    die_at(mark);
+                    die_at(&mark, install);
                 }
                 if held.len() > 8 {
                     drop(held.remove(2));
@@ -345,19 +343,16 @@ mod deaths {
         let mut publisher = domain.publisher::<Atlases>("t", options()).unwrap();
         for number in 0.. {
             if number == 12 {
-                die_at(mark);
+                die_at(&mark, install);
             }
             publish(&mut publisher, number, ENTRIES);
         }
     }
 
     fn domain(what: &str, mark: &str) -> (Domain, std::process::Child) {
-        let name = format!("atlases-{what}-{}-{mark}", std::process::id());
+        let name = portolan_testkit::unique(&format!("atlases-{what}"));
         let domain = Domain::join(&name).unwrap();
-        let child = spawn(
-            "structures::deaths::victim",
-            &format!("{what} {name} {mark}"),
-        );
+        let child = spawn("structures::deaths::victim", &[what, &name, mark]);
         (domain, child)
     }
 

@@ -3,21 +3,17 @@
 use crate::{Epoll, PATIENCE, drain, send, soon};
 use portolan::channel::{ChannelOptions, ReadError};
 use portolan::{Deadline, Domain, PortOptions, WaitSet, Waiting};
+use portolan_testkit::{in_role, role, unique};
 use rustix::event::epoll::EventFlags;
 use std::io::Write;
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-/// Set in another process of a test: the domain that it joins.
-const CHILD: &str = "PORTOLAN_TEST_WAIT_SET";
-
 /// Not a test: what the other processes run. Each line of input is sent to "inbox"; some ask
 /// for more.
 #[test]
 fn sends_its_input() {
-    let Ok(name) = std::env::var(CHILD) else {
-        return;
-    };
+    let Some([name]) = role() else { return };
     let domain = Domain::join(&name).unwrap();
     let right = domain.connect("inbox", soon()).unwrap();
     let mut sets = Vec::new();
@@ -40,10 +36,8 @@ struct Other(Child);
 
 impl Other {
     fn of(domain: &Domain) -> Self {
-        let child = portolan_testkit::again("others::sends_its_input")
-            .env(CHILD, domain.name())
+        let child = in_role("others::sends_its_input", &[domain.name()])
             .stdin(Stdio::piped())
-            .stdout(Stdio::null())
             .spawn();
         Self(child.unwrap())
     }
@@ -61,7 +55,7 @@ impl Drop for Other {
 }
 
 fn joined(test: &str) -> Domain {
-    let name = format!("test-wait-set-{test}-{}", std::process::id());
+    let name = unique(&format!("wait-set-{test}"));
     Domain::builder(&name).size(64 << 20).join().unwrap()
 }
 

@@ -6,15 +6,15 @@
 //! page 1 + worker: [number: odd while a record is written, even behind it] [the record]
 //! ```
 
-use super::super::Doing;
 use super::super::board::{Board, Entry, MAX_WORKERS};
 use super::super::payload;
 use super::super::random::Random;
 use super::notes::Notes;
+use super::records::{self, Turn};
 use super::{SHORT, Worker, keep};
 use portolan::vmmc::{
-    Alias, Export, ExportError, ExportMemory, ExportOptions, Import, ImportError, Log,
-    MappingError, Pending, Reach, Tracked, UpdateError,
+    Alias, Export, ExportError, ExportMemory, ExportOptions, Import, Log, MappingError, Pending,
+    Reach, Tracked, UpdateError,
 };
 use portolan::{Deadline, Domain};
 use portolan_abi::limits::PAGE;
@@ -24,8 +24,6 @@ use std::sync::atomic::{Ordering, fence};
 const NAMES: [&str; 3] = ["chart 0", "chart 1", "chart 2"];
 /// Bytes of an export.
 const LEN: usize = (1 + MAX_WORKERS) * PAGE;
-/// The part of a word that numbers a record; above it stands the export's.
-const LOW: u64 = u64::MAX >> 32;
 /// Most records in one go.
 const BATCH: usize = 8;
 
@@ -158,9 +156,9 @@ impl Imported {
         if len >= PAGE {
             return Ok(());
         }
-        board.set(worker, Entry::Telling, self.id << 32 | number);
+        board.set(worker, Entry::Telling, records::word(self.id, number));
         self.import.notify(page(worker), len)?;
-        board.set(worker, Entry::Told, self.id << 32 | number);
+        board.set(worker, Entry::Told, records::word(self.id, number));
         Ok(())
     }
 
@@ -214,18 +212,17 @@ impl Chart {
 impl Worker {
     /// Exports, imports, or looks at what came of it.
     pub(super) fn export_or_import(&mut self) {
-        self.doing(Doing::Exporting);
-        let Some(domain) = self.domain.clone() else {
+        let Some((domain, turn)) = self.begin_turn() else {
             return;
         };
-        match self.random.below(12) {
-            0 => self.unexport(),
-            1 => drop(self.holds.exports.imported.pop()),
-            2 => {
+        match turn {
+            Turn::End => self.unexport(),
+            Turn::Drop => drop(self.holds.exports.imported.pop()),
+            Turn::LookBack => {
                 self.look_at_ended();
             }
-            3..6 => self.export(&domain),
-            _ => self.import(&domain),
+            Turn::Export => self.export(&domain),
+            Turn::Import => self.import(&domain),
         }
     }
 
@@ -233,13 +230,10 @@ impl Worker {
         if self.holds.exports.shown.is_none() {
             self.begin_export(domain);
         }
-        for worker in 0..MAX_WORKERS {
-            let Some(shown) = &mut self.holds.exports.shown else {
-                return;
-            };
-            if let Err(what) = shown.chart.check(worker) {
-                return self.corrupt(&format!("an export: {what}"));
-            }
+        if let Some(shown) = &mut self.holds.exports.shown
+            && let Err(what) = records::check_all(|worker| shown.chart.check(worker))
+        {
+            return self.corrupt(&format!("an export: {what}"));
         }
         self.take_notes();
     }
@@ -295,9 +289,7 @@ impl Worker {
                     notes,
                 });
             }
-            // The name is taken, the host is away, memory runs out.
-            Err(ExportError::Offer(_) | ExportError::Map(_) | ExportError::System { .. }) => {}
-            Err(error) => self.corrupt(&format!("an export: {error}")),
+            Err(error) => self.expect_unexported("an export", &error),
         }
     }
 
@@ -339,11 +331,12 @@ impl Worker {
         }
         for worker in 0..MAX_WORKERS {
             let landed = self.board.get(worker, Entry::Landed);
+            let number = records::number(landed, chart.id);
             if let Err(what) = chart.check(worker) {
                 self.corrupt(&format!("an export: {what}"));
             }
-            if landed >> 32 == chart.id && chart.numbers[worker] < landed & LOW {
-                let (number, there) = (landed & LOW, chart.numbers[worker]);
+            let there = chart.numbers[worker];
+            if there < number {
                 self.corrupt(&format!(
                     "an export: record {number} of worker {worker} had landed, and {there} is there"
                 ));
@@ -397,10 +390,8 @@ impl Worker {
             });
             match told {
                 Ok(number) => {
-                    let landed = imported.id << 32 | number & LOW;
-                    self.board.set(self.at, Entry::Landed, landed);
-                    let updates = self.board.of(self.at, Entry::Updated);
-                    updates.fetch_add(1, Ordering::Relaxed);
+                    let export = imported.id;
+                    self.note_landed(Entry::Landed, export, number);
                 }
                 Err(error) => {
                     imported.write_in_vain();
@@ -412,17 +403,9 @@ impl Worker {
     }
 
     fn begin_import(&mut self, domain: &Domain, name: &str) -> Result<Option<Imported>, String> {
-        let import = match domain.import(name, Deadline::after(SHORT)) {
-            Ok(import) => import,
-            // No worker exports it now, or its exporter is stopped, or something runs out.
-            Err(
-                ImportError::Connect(_)
-                | ImportError::TimedOut { .. }
-                | ImportError::ExporterResources { .. }
-                | ImportError::Map(_)
-                | ImportError::System { .. },
-            ) => return Ok(None),
-            Err(error) => return Err(error.to_string()),
+        let import = records::import(domain, name).map_err(|error| error.to_string())?;
+        let Some(import) = import else {
+            return Ok(None);
         };
         let begun = import.load_acquire(0).map_err(MappingError::Update);
         let begun = begun.and_then(|id| {

@@ -5,13 +5,11 @@
 
 use super::super::board::{Board, Entry, MAX_WORKERS};
 use super::super::random::Random;
-use super::SHORT;
+use super::{SHORT, records};
 use portolan::Deadline;
 use portolan::vmmc::{Export, Notification, NotificationError, Notifications};
 use portolan_abi::limits::PAGE;
 
-/// The part of a word that numbers a record; above it stands the export's.
-const LOW: u64 = u64::MAX >> 32;
 /// Most notes in one go.
 const BATCH: usize = 64;
 
@@ -30,8 +28,7 @@ pub(super) struct Notes {
 
 /// The record that stands in a word of the board, if it is of this export.
 fn told(board: &Board, worker: usize, entry: Entry, export: u64) -> u64 {
-    let told = board.get(worker, entry);
-    if told >> 32 == export { told & LOW } else { 0 }
+    records::number(board.get(worker, entry), export)
 }
 
 impl Notes {

@@ -7,17 +7,16 @@
 //!
 //! A strip begins and ends at odd addresses, and no worker writes to a guard.
 
-use super::super::Doing;
 use super::super::board::{Entry, MAX_WORKERS};
 use super::super::payload;
 use super::super::random::Random;
+use super::records::{self, Turn};
 use super::{SHORT, Worker};
 use portolan::vmmc::{
     Export, ExportError, ExportOptions, Import, ImportError, OrdinaryMemory, Reach, UpdateError,
 };
 use portolan::{Deadline, Domain};
 use std::ops::Range;
-use std::sync::atomic::Ordering;
 
 /// Few, so that exporters and importers meet.
 const NAMES: [&str; 2] = ["table 0", "table 1"];
@@ -29,8 +28,6 @@ const UNTOUCHED: u8 = 0xa5;
 /// Bytes before the first strip.
 const HEAD: usize = 9;
 const LEN: usize = HEAD + MAX_WORKERS * (STRIP + GUARD);
-/// The part of a word that numbers a record; above it stands the export's.
-const LOW: u64 = u64::MAX >> 32;
 /// Most records in one go.
 const BATCH: usize = 4;
 
@@ -136,16 +133,15 @@ impl Table {
 
 impl Worker {
     pub(super) fn lend_or_borrow(&mut self) {
-        self.doing(Doing::Exporting);
-        let Some(domain) = self.domain.clone() else {
+        let Some((domain, turn)) = self.begin_turn() else {
             return;
         };
-        match self.random.below(12) {
-            0 => self.end_table(),
-            1 => self.holds.ordinary.imported = None,
-            2 => self.look_at_ended_table(),
-            3..6 => self.show_table(&domain),
-            _ => self.fill_in(&domain),
+        match turn {
+            Turn::End => self.end_table(),
+            Turn::Drop => self.holds.ordinary.imported = None,
+            Turn::LookBack => self.look_at_ended_table(),
+            Turn::Export => self.show_table(&domain),
+            Turn::Import => self.fill_in(&domain),
         }
     }
 
@@ -153,13 +149,10 @@ impl Worker {
         if self.holds.ordinary.shown.is_none() {
             self.begin_table(domain);
         }
-        for worker in 0..MAX_WORKERS {
-            let Some(table) = &mut self.holds.ordinary.shown else {
-                return;
-            };
-            if let Err(what) = table.check(worker) {
-                return self.corrupt(&format!("ordinary memory: {what}"));
-            }
+        if let Some(table) = &mut self.holds.ordinary.shown
+            && let Err(what) = records::check_all(|worker| table.check(worker))
+        {
+            self.corrupt(&format!("ordinary memory: {what}"));
         }
     }
 
@@ -179,9 +172,7 @@ impl Worker {
                     numbers: [0; MAX_WORKERS],
                 });
             }
-            // The name is taken, the host is away, memory runs out.
-            Err(ExportError::Offer(_) | ExportError::Map(_) | ExportError::System { .. }) => {}
-            Err(error) => self.corrupt(&format!("ordinary memory: {error}")),
+            Err(error) => self.expect_unexported("ordinary memory", &error),
         }
     }
 
@@ -206,13 +197,13 @@ impl Worker {
         for worker in 0..MAX_WORKERS {
             let landed = self.board.get(worker, Entry::LandedBytes);
             let checked = table.check(worker);
-            let (number, there) = (landed & LOW, table.numbers[worker]);
-            let lacks = landed >> 32 == table.id && there < number;
+            let number = records::number(landed, table.id);
+            let there = table.numbers[worker];
             // Another one may have been begun since.
             let whole = held[strip(worker).start] & 1 == 0;
             if let Err(what) = checked {
                 self.corrupt(&format!("ordinary memory: {what}"));
-            } else if lacks && whole {
+            } else if there < number && whole {
                 self.corrupt(&format!(
                     "ordinary memory: record {number} of worker {worker} had landed, and {there} is there"
                 ));
@@ -249,10 +240,8 @@ impl Worker {
             };
             match imported.write(self.at, spoil) {
                 Ok(number) => {
-                    let landed = imported.id << 32 | number & LOW;
-                    self.board.set(self.at, Entry::LandedBytes, landed);
-                    let updates = self.board.of(self.at, Entry::Updated);
-                    updates.fetch_add(1, Ordering::Relaxed);
+                    let export = imported.id;
+                    self.note_landed(Entry::LandedBytes, export, number);
                 }
                 Err(error) => {
                     let again = imported.write(self.at, false);
@@ -267,18 +256,10 @@ impl Worker {
     }
 
     fn begin_borrowing(&mut self, domain: &Domain, name: &str) -> Result<Option<Imported>, String> {
-        let import = match domain.import(name, Deadline::after(SHORT)) {
-            Ok(import) => import,
-            // No worker exports it now, or its exporter is stopped, or something runs out; or this
-            // user may not write other processes' memory.
-            Err(
-                ImportError::Connect(_)
-                | ImportError::TimedOut { .. }
-                | ImportError::ExporterResources { .. }
-                | ImportError::Unreachable(_)
-                | ImportError::Map(_)
-                | ImportError::System { .. },
-            ) => return Ok(None),
+        let import = match records::import(domain, name) {
+            Ok(Some(import)) => import,
+            // This user may not write other processes' memory.
+            Ok(None) | Err(ImportError::Unreachable(_)) => return Ok(None),
             Err(error) => return Err(error.to_string()),
         };
         let mut id = [0; 8];
