@@ -303,25 +303,18 @@ impl Client {
 
     /// Ends what is past its deadline, and asks about what has been open for a period.
     pub fn review<L: Link + ?Sized>(&mut self, now: Time, link: &mut L) {
+        // Only a question tells whether the server is still the same.
+        let mut ask = self.end_late(now, link);
+        // What has just ended raises it, so only now: the bits count from it.
+        let floor = self.floor();
         let patience = self.end.settings.patience;
         let (mut numbers, mut by_place) = (0, 0);
-        // Only a question tells whether the server is still the same.
-        let mut ask = false;
         for at in 0..self.places.len() {
             let place = &mut self.places[at];
-            if place.phase != Phase::Open {
+            if place.phase != Phase::Open || place.review > now || place.may_be_lost() {
                 continue;
             }
             let number = place.number;
-            if place.deadline.is_some_and(|d| d <= now) {
-                ask = true;
-                self.end(at, Outcome::Deadline);
-                self.cancel_number(link, number, NOT_WANTED);
-                continue;
-            }
-            if place.review > now || place.may_be_lost() {
-                continue;
-            }
             ask = true;
             place.review = now.after(place.period);
             if place.arrived {
@@ -334,7 +327,6 @@ impl Client {
             } else if place.arrived {
                 by_place |= 1 << at;
             } else {
-                let floor = self.floor();
                 // Below WINDOW: a number that has not arrived is not below the floor.
                 numbers |= 1_u64.checked_shl(span(floor, number)).unwrap_or(0);
             }
@@ -343,13 +335,27 @@ impl Client {
             self.counts.asked += 1;
             match self.incarnation {
                 Some(incarnation) => {
-                    let floor = self.floor();
                     let body = words::<4, 32>([incarnation, floor, numbers, by_place]);
                     self.send(link, Kind::Ask, 0, &body);
                 }
                 None => self.greet(link),
             }
         }
+    }
+
+    /// Ends what is past its deadline; whether there was anything.
+    fn end_late<L: Link + ?Sized>(&mut self, now: Time, link: &mut L) -> bool {
+        let mut any = false;
+        for at in 0..self.places.len() {
+            let place = &self.places[at];
+            if place.phase == Phase::Open && place.deadline.is_some_and(|d| d <= now) {
+                any = true;
+                let number = place.number;
+                self.end(at, Outcome::Deadline);
+                self.cancel_number(link, number, NOT_WANTED);
+            }
+        }
+        any
     }
 
     /// Reads one packet from the link; whether there was one.
@@ -571,6 +577,11 @@ impl Side for Client {
             Kind::Missing => {
                 let [first, bits] = exactly::<2>(body).ok_or(Misbehaved::Body { kind, len })?;
                 let first = u32::try_from(first).map_err(|_| Misbehaved::Body { kind, len })?;
+                let expected = self.next;
+                if number >= expected {
+                    // To cancel it would be to cancel a call to come.
+                    return Err(Misbehaved::Number { number, expected });
+                }
                 let at = index(number);
                 let place = &self.places[at];
                 if place.is_open(number) && !place.may_be_lost() {

@@ -28,7 +28,8 @@
 //!   in it has ended.
 //! - **T4** Each side asks for what it misses; nothing is sent again unasked. The client
 //!   asks after a period without an answer, and waits longer once it knows that the call has
-//!   arrived. While no call is open the client asks nothing and has no timeout.
+//!   arrived. Neither asks for a number that no call has been given. While no call is open the
+//!   client asks nothing and has no timeout.
 //! - **T5** Whatever a peer sends, a machine answers with packets of bounded number and keeps
 //!   bounded memory; what no honest peer sends closes the connection ([`Misbehaved`]).
 //! - **T6** A term ends only when a server with a higher incarnation presents itself. Calls

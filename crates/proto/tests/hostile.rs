@@ -213,6 +213,14 @@ fn numbers_backward_and_far_ahead() {
         expected: 2,
     };
     assert_eq!(answered(ahead, 1, &[0; 8]), misbehaved(why));
+    // Which the client does not cancel: the next call will have that number.
+    let why = Misbehaved::Number {
+        number: 2,
+        expected: 2,
+    };
+    let pieces = words(&[0, 1]);
+    assert_eq!(answered(header(Kind::Missing), 2, &pieces), misbehaved(why));
+    assert_eq!(answered(header(Kind::Missing), 1, &pieces), Ok(true));
     let status = Header {
         what: 99,
         ..header(Kind::Answer)

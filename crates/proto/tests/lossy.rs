@@ -46,6 +46,21 @@ fn with_deadlines_every_call_ends_in_its_result_or_in_that() {
 }
 
 #[test]
+fn who_was_stopped_goes_on_where_it_was_with_much_due_at_once() {
+    for share in [0, 10, 100, 500] {
+        for seed in 0..16 {
+            let plan = Plan {
+                deadline: Some(Duration::from_millis(35)),
+                one_way: 200,
+                stops: 50,
+                ..Plan::new(seed, Faults::all(share), 300)
+            };
+            run(plan);
+        }
+    }
+}
+
+#[test]
 fn messages_longer_than_the_channel_come_through() {
     for share in [0, 10, 100, 500] {
         let plan = Plan {
@@ -143,6 +158,7 @@ proptest! {
         deadline in prop_oneof![Just(None), (1_u64..200).prop_map(Some)],
         work in prop_oneof![Just(10_u64), Just(30_000)],
         changes in (0_u64..4, 0_u64..4),
+        stops in prop_oneof![Just(0_u64), 0_u64..100],
     ) {
         let plan = Plan {
             settings: Settings { packet, burst, ..Settings::default() },
@@ -154,6 +170,7 @@ proptest! {
             work: Duration::from_micros(work),
             moves: changes.0,
             deaths: changes.1,
+            stops,
             ..Plan::new(
                 u64::from(seed),
                 Faults { lost: faults.0, repeated: faults.1, damaged: faults.2, delayed: faults.3 },

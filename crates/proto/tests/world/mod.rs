@@ -151,6 +151,8 @@ pub(crate) struct Plan {
     pub(crate) moves: u64,
     /// How many times the server dies, and another takes its place.
     pub(crate) deaths: u64,
+    /// Moments, in thousandths, before which both were stopped for a while: much is due at once.
+    pub(crate) stops: u64,
 }
 
 impl Plan {
@@ -168,6 +170,7 @@ impl Plan {
             work: Duration::from_micros(20),
             moves: 0,
             deaths: 0,
+            stops: 0,
         }
     }
 }
@@ -277,6 +280,9 @@ impl World {
         let next = next.into_iter().flatten().min();
         let next = next.expect("calls are open and nothing will ever happen");
         self.now = Time(next.0.max(self.now.0 + 1));
+        if self.plan.stops > 0 && self.chance.happens(self.plan.stops) {
+            self.now = Time(self.now.0 + self.chance.below(50_000_000));
+        }
         assert!(
             self.now.0 < 3_600_000_000_000,
             "an hour has passed: {:?}",
