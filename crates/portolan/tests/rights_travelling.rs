@@ -120,8 +120,8 @@ fn rights_in_a_long_message_count_no_more_when_who_gives_it_back_has_died() {
     }
 }
 
-/// Whoever takes a long message notes the rights before the extent that lists them: if it dies in
-/// between, that extent is free before its port is closed.
+/// A receiver that takes a long message notes the rights before the extent that lists them: if it
+/// dies in between, that extent is free before its port is closed.
 #[test]
 fn rights_in_a_long_message_are_gone_when_who_takes_it_has_died() {
     const TEST: &str = "rights_in_a_long_message_are_gone_when_who_takes_it_has_died";

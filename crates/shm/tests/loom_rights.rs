@@ -16,7 +16,7 @@ use portolan_shm::atomic::death;
 use portolan_shm::atomic::{AtomicU64, Ordering};
 use portolan_shm::queue::PortEntry;
 use portolan_shm::rights::{
-    Mark, Purpose, RightEntry, RightRow, forget_mark, is_unused, joins_in_time, may_be_visited,
+    Mark, Purpose, RightEntry, RightRow, forget_mark, is_unused, joins_in_time, may_be_joined,
 };
 use portolan_shm::watch::{WatchEntry, WatchPhase};
 use support::{explore, explore_deaths, with};
@@ -426,12 +426,12 @@ fn a_segment_that_is_renamed_is_nobody_elses() {
 /// dies of it, the host does.
 #[test]
 fn a_segment_that_is_renamed_is_closed_by_nobody_else() {
-    explore_deaths("rename, count, visit", 5, |accesses| {
+    explore_deaths("rename, count, look", 5, |accesses| {
         with(World::new(true), |world| {
             let renamed = name(2);
             let looker = thread::spawn(move || {
-                let visits = may_be_visited(world.entry(), renamed);
-                if visits {
+                let joins = may_be_joined(world.entry(), renamed);
+                if joins {
                     world.row(HOST).add_send(renamed);
                     joins_in_time(world.entry(), renamed);
                     world.row(HOST).drop_send(renamed);

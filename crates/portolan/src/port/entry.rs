@@ -392,8 +392,8 @@ mod tests {
     use crate::port::rights::is_unused;
     use crate::{Domain, Message, PortOptions, WhenFull};
 
-    /// Whoever binds has an entry that names its last port's memory, and then what it tries to get;
-    /// if it dies of it, that stays so for a while.
+    /// A space that binds has an entry that names its last port's memory, and then what it tries to
+    /// get; if it dies of it, that stays so for a while.
     #[test]
     fn a_message_is_counted_once_beside_an_entry_that_names_the_same_memory() {
         let domain = Domain::private().unwrap();

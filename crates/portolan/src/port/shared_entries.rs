@@ -27,7 +27,7 @@ use portolan_shm::channel::Channel;
 use portolan_shm::mark;
 use portolan_shm::queue::{Queue, Spot};
 use portolan_shm::region::write_text;
-use portolan_shm::rights::{Mark, Purpose, is_segment, joins_in_time, may_be_visited};
+use portolan_shm::rights::{Mark, Purpose, is_segment, joins_in_time, may_be_joined};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
@@ -172,7 +172,7 @@ pub(crate) fn for_each_channel(member: &Member, mut act: impl FnMut(u16, &Channe
         let status = PortStatus::unpack(entry.control.status.load(Ordering::Acquire));
         let generation = status.generation;
         let port = PortName { index, generation };
-        if !may_be_visited(entry, port) {
+        if !may_be_joined(entry, port) {
             continue;
         }
         member.rights().add_send(port);

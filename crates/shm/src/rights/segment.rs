@@ -48,7 +48,7 @@ pub fn is_segment(entry: &PortEntry, port: PortName) -> bool {
 
 /// Whether a space that has the segment's name from its entry alone, and from no other space, may join
 /// it: one that is marked to be renamed is its publisher's (G3).
-pub fn may_be_visited(entry: &PortEntry, port: PortName) -> bool {
+pub fn may_be_joined(entry: &PortEntry, port: PortName) -> bool {
     let status = PortStatus::unpack(entry.control.status.load(Ordering::Acquire));
     names_segment(status, port) && !is_renamed(status)
 }

@@ -104,7 +104,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ),
     },
     Mutant {
-        name: "rights-renamed-segment-visited",
+        name: "rights-renamed-segment-joined",
         breaks: "G3: who has a segment's name from its entry alone takes its publisher's mark back",
         file: SEGMENT,
         find: "names_segment(status, port) && !is_renamed(status)",
