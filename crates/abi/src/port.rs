@@ -52,8 +52,9 @@ word! {
         /// Is a segment: it has no owner, and lives as long as a right on it exists. Its one
         /// message, which no receiver takes, holds the memory.
         pub shared: bool = 20..21,
-        /// Of a segment: its publisher, the space in `owner`, is about to give it another name. A
-        /// space that makes a right from the name clears this.
+        /// Of a segment: its publisher, the space in `owner`, is about to give it another name, or
+        /// has no right by that name yet. Meanwhile nobody closes it. A space that makes a right
+        /// from the name clears this.
         pub reissuing: bool = 21..22,
         /// Which port of this entry it is.
         pub generation: u32 = 32..56,

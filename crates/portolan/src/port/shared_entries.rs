@@ -27,7 +27,7 @@ use portolan_shm::channel::Channel;
 use portolan_shm::mark;
 use portolan_shm::queue::{Queue, Spot};
 use portolan_shm::region::write_text;
-use portolan_shm::rights::{Mark, Purpose, is_segment, joins_in_time};
+use portolan_shm::rights::{Mark, Purpose, is_segment, joins_in_time, may_be_joined};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
@@ -145,7 +145,8 @@ pub(crate) fn reissue(right: &mut SendRight) -> bool {
     let reissued = PortName { generation, ..port };
     mark!("segment.reissuing");
     // Under its new name it has no right until we join it, as other processes join a segment
-    // that they find. Before the exchange our row would not have counted a name that nothing has.
+    // that they find; our mark keeps it meanwhile (G3). Before the exchange our row would not have
+    // counted a name that nothing has.
     member.rights().add_send(reissued);
     mark!("segment.joining");
     if joins_in_time(entry, reissued) {
@@ -164,14 +165,14 @@ fn join(to: Attached) -> Option<SendRight> {
 }
 
 /// Does something with every channel that there is. For the host, which keeps each by a
-/// right of its own meanwhile.
+/// right of its own meanwhile. A segment that is given another name is a buffer, and no channel.
 pub(crate) fn for_each_channel(member: &Member, mut act: impl FnMut(u16, &Channel<'_>)) {
     let tables = member.tables();
     for (index, entry) in tables.used_ports() {
         let status = PortStatus::unpack(entry.control.status.load(Ordering::Acquire));
         let generation = status.generation;
         let port = PortName { index, generation };
-        if !is_segment(entry, port) {
+        if !may_be_joined(entry, port) {
             continue;
         }
         member.rights().add_send(port);

@@ -6,6 +6,8 @@ mod decided;
 mod hostile;
 mod long;
 mod others;
+#[cfg(feature = "marks")]
+mod stops;
 mod structures;
 mod values;
 

@@ -13,6 +13,10 @@
 //!   takes a mark back makes that closer's exchange fail.
 //! - **G2** A mark names its closer: a space, of which one thread at a time closes segments, or
 //!   the one publisher that renames it. So no exchange succeeds on a later mark than its own.
+//! - **G3** Nobody closes a segment that is marked to be renamed. The mark stays on it under its new
+//!   name, under which nobody has a right, until its publisher has joined it; and its publisher is
+//!   the only space that joins it by then. If the publisher dies, the host takes the mark back
+//!   before it looks at all ports.
 //!
 //! A joiner writes nothing that others read, unless another space is closing it.
 
@@ -42,6 +46,13 @@ pub fn is_segment(entry: &PortEntry, port: PortName) -> bool {
     names_segment(PortStatus::unpack(status), port)
 }
 
+/// Whether a space that has the segment's name from its entry alone, and from no other space, may join
+/// it: one that is marked to be renamed is its publisher's (G3).
+pub fn may_be_joined(entry: &PortEntry, port: PortName) -> bool {
+    let status = PortStatus::unpack(entry.control.status.load(Ordering::Acquire));
+    names_segment(status, port) && !is_renamed(status)
+}
+
 /// Whether a right that was just counted came in time. If so, a closer that had counted before
 /// finds its mark taken back, and closes nothing (G1).
 pub fn joins_in_time(entry: &PortEntry, port: PortName) -> bool {
@@ -65,7 +76,9 @@ pub fn forget_mark(entry: &PortEntry, marked: PortStatus) {
 
 impl<'r> Mark<'r> {
     /// Marks the segment `port`, before the caller, of `space`, counts its rights; nothing if it
-    /// is no more. The mark takes the place of another closer's, whose exchange fails then.
+    /// is no more, or is to be closed while it is marked to be renamed (G3): that publisher has a
+    /// right on it, or is about to. The mark takes the place of another closer's, whose exchange
+    /// fails then.
     pub fn set(
         entry: &'r PortEntry,
         port: PortName,
@@ -74,7 +87,7 @@ impl<'r> Mark<'r> {
     ) -> Option<Mark<'r>> {
         loop {
             let was = PortStatus::unpack(entry.control.status.load(Ordering::SeqCst));
-            if !names_segment(was, port) {
+            if !names_segment(was, port) || (is_renamed(was) && purpose == Purpose::Close) {
                 return None;
             }
             let marked = PortStatus {
@@ -110,12 +123,12 @@ impl<'r> Mark<'r> {
     }
 
     /// No other space has a right: the segment has another generation from here on, which is
-    /// returned; nothing, if a joiner came.
+    /// returned; nothing, if a joiner came. It stays marked until the caller joins it (G3).
     pub fn rename(self) -> Option<u32> {
         let generation = later(self.marked);
         let renamed = PortStatus {
             generation,
-            ..unmarked(self.marked)
+            ..self.marked
         };
         exchange(self.entry, self.marked, renamed).then_some(generation)
     }
@@ -125,6 +138,11 @@ fn names_segment(status: PortStatus, port: PortName) -> bool {
     status.shared
         && status.generation == port.generation
         && matches!(status.phase, PortPhase::Open | PortPhase::Moving)
+}
+
+/// Whether the segment's publisher renames it, and has not joined it under its new name yet.
+fn is_renamed(status: PortStatus) -> bool {
+    status.shared && status.owner != 0 && status.reissuing
 }
 
 fn later(status: PortStatus) -> u32 {

@@ -4,6 +4,7 @@ use super::{Mutant, Test, model};
 
 const ROWS: &str = "crates/shm/src/rights.rs";
 const TRAVELLING: &str = "crates/shm/src/rights/travelling.rs";
+const SEGMENT: &str = "crates/shm/src/rights/segment.rs";
 
 pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
@@ -90,5 +91,27 @@ pub(super) const MUTANTS: &[Mutant] = &[
             file: "src/port/close.rs",
             name: "port::close::tests::a_carried_port_that_another_process_closes_is_that_ones",
         },
+    },
+    Mutant {
+        name: "rights-renamed-segment-closed",
+        breaks: "G3: a segment is closed whose publisher has not joined it under its new name",
+        file: SEGMENT,
+        find: " || (is_renamed(was) && purpose == Purpose::Close)",
+        replace: "",
+        found_by: model(
+            "loom_rights",
+            "a_segment_that_is_renamed_is_closed_by_nobody_else",
+        ),
+    },
+    Mutant {
+        name: "rights-renamed-segment-joined",
+        breaks: "G3: who has a segment's name from its entry alone takes its publisher's mark back",
+        file: SEGMENT,
+        find: "names_segment(status, port) && !is_renamed(status)",
+        replace: "names_segment(status, port)",
+        found_by: model(
+            "loom_rights",
+            "a_segment_that_is_renamed_is_closed_by_nobody_else",
+        ),
     },
 ];
