@@ -128,8 +128,7 @@ pub enum SendError {
 }
 
 /// Sends a message of any kind, with this reply word if it has one, waiting for room as `when_full`
-/// says. What was sent leaves
-/// `message` empty; what was not leaves it as it was.
+/// says. What was sent leaves `message` empty; what was not leaves it as it was.
 #[inline(always)]
 pub(super) fn deliver(
     to: &Attached,
@@ -174,10 +173,10 @@ fn post_short(
     if !message.is_header_only() {
         return post_one(to, spot, kind, reply, message);
     }
-    probe!(SendCalled);
     if !is_straight(to) {
         return false;
     }
+    probe!(SendCalled);
     probe!(SendChecked);
     let Some(plan) = Plan::short(message, kind, reply, None) else {
         return false;
@@ -203,10 +202,10 @@ fn post_one(
     let Some(extent) = message.only_extent() else {
         return false;
     };
-    probe!(SendCalled);
     if !is_straight(to) {
         return false;
     }
+    probe!(SendCalled);
     let row = to.member.row();
     if check_extent(to, &row, extent).is_err() {
         return false;
@@ -392,6 +391,24 @@ pub(super) fn post(
     post_and_give(to, spot, kind, plan, message).map(drop)
 }
 
+/// The same, and recorded.
+#[cold]
+#[inline(never)]
+fn post_traced(
+    to: &Attached,
+    spot: &Spot,
+    kind: Kind,
+    plan: &Plan,
+    message: &mut Message,
+) -> Result<(), SendError> {
+    let begun = Begun::now(EventKind::Send);
+    let bytes = message.len() as u64;
+    let position = post_and_give(to, spot, kind, plan, message)?;
+    let about = About::message(to.port.index, position, bytes);
+    to.member.record(begun, about);
+    Ok(())
+}
+
 /// The same, without a record; the message's position.
 #[inline]
 fn post_and_give(
@@ -471,24 +488,6 @@ impl Posted {
             wake(&to.member, to.queue(), to.port.index);
         }
     }
-}
-
-/// The same, and recorded.
-#[cold]
-#[inline(never)]
-fn post_traced(
-    to: &Attached,
-    spot: &Spot,
-    kind: Kind,
-    plan: &Plan,
-    message: &mut Message,
-) -> Result<(), SendError> {
-    let begun = Begun::now(EventKind::Send);
-    let bytes = message.len() as u64;
-    let position = post_and_give(to, spot, kind, plan, message)?;
-    let about = About::message(to.port.index, position, bytes);
-    to.member.record(begun, about);
-    Ok(())
 }
 
 /// Claims a slot, writes the message into it and publishes it.

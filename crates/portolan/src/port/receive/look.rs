@@ -66,13 +66,13 @@ impl ReceiveRight {
         let Some(found) = queue.at_head(&self.cursor) else {
             return Err(None);
         };
-        probe!(ReceiveSeen);
         let slot = queue.slot(found.position());
         let has_reply = kind != Kind::Message;
         let most = INLINE_HEADER - if has_reply { 8 } else { 0 };
         let Some(header) = length(slot, Meta::short(kind, has_reply, 0), most) else {
             return Err(Some(found));
         };
+        probe!(ReceiveSeen);
         let line = slot.first_line();
         let (reply, words) = match has_reply {
             false => (0, line),
@@ -99,6 +99,7 @@ impl ReceiveRight {
             Meta::short(Kind::Message, false, 1),
             INLINE_HEADER - 16,
         )?;
+        probe!(ReceiveSeen);
         let [page, len, a, b, c, d] = slot.first_line();
         let extent = wire::take_extent(&self.at.member, [page, len])?;
         let origin = Origin::new(Kind::Message, 0);
