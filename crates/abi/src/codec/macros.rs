@@ -219,7 +219,7 @@ macro_rules! record_methods {
             ///
             /// # Errors
             ///
-            /// [`DecodeError`](portolan_abi::codec::DecodeError): the bytes are no such record.
+            /// A `DecodeError`: the bytes are no such record.
             #[inline]
             $vis fn decode(bytes: &[u8]) -> Result<Self, $crate::codec::DecodeError> {
                 $crate::codec::Record::of_bytes(bytes)

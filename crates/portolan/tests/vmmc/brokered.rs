@@ -6,7 +6,7 @@ use crate::kernel::{content, lend, lend_zeros, pages};
 use crate::raw;
 use crate::raw_brokered::{CopySlot, capability, request};
 use portolan::vmmc::{ExportOptions, Notification, OrdinaryMemory, Reach, UpdateError};
-use portolan::{Domain, Permissions};
+use portolan::{Domain, JoinError, Permissions};
 use portolan_abi::connect::{ConnectAnswer, ConnectRequest, OfferKind};
 use portolan_abi::delegate::{Act, Capability, Outcome};
 use portolan_sys::memory::{self, Access, PAGE};
@@ -37,11 +37,17 @@ pub(crate) fn importer(domain: &str) -> Child {
 
 /// A domain that a child hosts, of which this process is a member.
 pub(crate) fn hosted(test: &str) -> (Child, Domain, String) {
-    let name = unique(test);
-    let mut host = Child::new();
-    assert_eq!(host.ask(&format!("join {name}")), "done");
-    let joined = Domain::builder(&name).size(64 << 20).deadline(PATIENCE);
-    (host, joined.join().unwrap(), name)
+    loop {
+        let name = unique(test);
+        let mut host = Child::new();
+        assert_eq!(host.ask(&format!("join {name}")), "done");
+        match Domain::builder(&name).deadline(PATIENCE).join() {
+            Ok(joined) => return (host, joined, name),
+            // The host chose where the region lies, and one of this process's many lies there.
+            Err(JoinError::AddressTaken { .. }) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
 }
 
 #[test]

@@ -117,8 +117,11 @@ impl ReceiveRight {
         deadline: impl Into<Deadline>,
     ) -> Result<Message, ReceiveError> {
         match self.take_short(Kind::Message) {
-            // It has no pages to open.
-            Ok(short) => Ok(Message::short_of(short.header, short.words)),
+            Ok(short) => {
+                // It has no pages to open.
+                probe!(ReceiveOpened);
+                Ok(Message::short_of(short.header, short.words))
+            }
             Err(found) => self.receive_any(found, access, deadline.into()),
         }
     }
@@ -134,6 +137,7 @@ impl ReceiveRight {
         if let Some((short, extent)) = found.and_then(|found| self.take_one(found)) {
             let message = Message::one_of(short.header, short.words, extent);
             self.open(&message, access);
+            probe!(ReceiveOpened);
             return Ok(message);
         }
         if deadline.is_now() && self.at.member.present().is_ok() && self.finds_nothing() {
@@ -164,6 +168,7 @@ impl ReceiveRight {
         match self.take_short(Kind::Message) {
             Ok(short) => {
                 message.set_words(short.header, short.words);
+                probe!(ReceiveOpened);
                 Ok(())
             }
             Err(found) => self.receive_any_into(message, found, access, deadline.into()),
