@@ -6,6 +6,7 @@ use portolan::{
     Access, Deadline, Domain, Event, EventKind, Message, PortOptions, Trace, TraceError,
     TraceOptions, WhenFull,
 };
+use std::ffi::OsString;
 use std::os::unix::fs::MetadataExt;
 
 fn host(name: &str) -> Domain {
@@ -351,10 +352,10 @@ fn a_tracer_sees_that_it_is_alone() {
 
 /// Bytes that the domain's region takes, all told.
 fn region_bytes(domain: &Domain) -> u64 {
-    let name = format!("/memfd:portolan:{} (deleted)", domain.name());
+    let name = OsString::from(format!("/memfd:portolan:{} (deleted)", domain.name()));
     let entries = std::fs::read_dir("/proc/self/fd").unwrap();
     let mut paths = entries.map(|entry| entry.unwrap().path());
-    let region = paths.find(|path| std::fs::read_link(path).is_ok_and(|to| to == *name));
+    let region = paths.find(|path| std::fs::read_link(path).is_ok_and(|to| to.as_os_str() == name));
     std::fs::metadata(region.unwrap()).unwrap().blocks() * 512
 }
 
