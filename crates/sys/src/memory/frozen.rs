@@ -13,8 +13,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use super::room::may_be_had;
 use super::{
-    AllocateError, HUGE_PAGE, MapError, Mapping, PAGE, SealError, VerifyError, allocate, collapse,
-    create_unsealed, populate_read, seal, verify_sealed,
+    AllocateError, HUGE_PAGE, MapError, Mapping, PAGE, SealError, VerifyError, allocate,
+    collapse_quickly, create_unsealed, populate_read, seal, verify_sealed,
 };
 
 /// Memory that no other process has yet, to be filled and then [frozen](Self::freeze).
@@ -65,7 +65,7 @@ impl Blank {
         let huge = whole / HUGE_PAGE * HUGE_PAGE;
         if huge > 0 {
             // Receivers then map it in few page faults; where collapsing fails, in many.
-            let _ = collapse(mapping.base().addr(), huge);
+            let _ = collapse_quickly(mapping.base().addr(), huge);
         }
         Ok(Self {
             mapping: Some(mapping),

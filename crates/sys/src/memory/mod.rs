@@ -14,6 +14,7 @@
 mod carry;
 mod file;
 mod frozen;
+mod large;
 mod mapping;
 mod over;
 mod privatise;
@@ -28,6 +29,7 @@ pub use file::{
     reopen_to_read, verify,
 };
 pub use frozen::{Blank, FreezeError, Frozen, FrozenError};
+pub use large::collapse_quickly;
 pub use mapping::{MapError, Mapping};
 pub use privatise::{PrivatiseError, privatise};
 pub use range::{

@@ -8,7 +8,8 @@ use std::io;
 
 use rustix::io::Errno;
 
-use super::range::{at, collapse, populate_write};
+use super::large::collapse_quickly;
+use super::range::{at, populate_write};
 use super::{HUGE_PAGE, PAGE};
 use crate::machine;
 
@@ -47,7 +48,7 @@ pub fn populate_huge(start: usize, len: usize) -> io::Result<()> {
     while page.checked_add(HUGE_PAGE).is_some_and(|next| next <= end) {
         // Where there is nothing at all, there is nothing to be moved to a huge page.
         populate_write(page, PAGE)?;
-        if !collapse(page, HUGE_PAGE).unwrap_or(false) {
+        if !collapse_quickly(page, HUGE_PAGE) {
             break;
         }
         page += HUGE_PAGE;

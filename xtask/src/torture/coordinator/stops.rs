@@ -132,7 +132,7 @@ impl Coordinator {
         }
         // A worker that runs, or would if it had a processor, waits for no other worker.
         let pid = child.id();
-        if !matches!(process_state(pid), Some('S' | 'D')) {
+        if !matches!(process_state(pid), Some('S' | 'D')) || is_draining(pid) {
             return;
         }
         let since = since.min(LOOK);
@@ -204,6 +204,13 @@ impl Coordinator {
             .filter_map(|(who, is)| is.then_some(who))
             .collect()
     }
+}
+
+/// Whether it waits until each processor's list of pages is empty: the kernel sees to that before it
+/// makes a large page, for one process of the machine after another.
+fn is_draining(pid: u32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/wchan"))
+        .is_ok_and(|at| at.contains("lru_add_drain_all"))
 }
 
 /// Where a process's threads are in the kernel.

@@ -303,7 +303,7 @@ fn populate(member: &Member, first: usize, count: usize) -> bool {
         let huge = large
             && match &member.guard {
                 Some(guard) => guard.collapse(page),
-                None => memory::collapse(address, CHUNK).unwrap_or(false),
+                None => memory::collapse_quickly(address, CHUNK),
             };
         if member.guard.is_none() {
             // Map them here and now; a failure only means a fault later.

@@ -202,7 +202,7 @@ impl Guard {
             .ground
             .protect(page, CHUNK_PAGES, Access::ReadWrite)
             .is_ok()
-            && memory::collapse(doors.ground.address(page), CHUNK).unwrap_or(false);
+            && memory::collapse_quickly(doors.ground.address(page), CHUNK);
         // No space owns it yet. If it cannot be closed now, it is before it can be sent.
         let _ = doors.close(page, CHUNK_PAGES);
         collapsed
