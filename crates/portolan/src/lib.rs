@@ -43,6 +43,7 @@
 //! | await, under tokio (feature `tokio`) | `ReceiveRight::receive_async`, `SendRight::request_reply_async` |
 //! | let other users and domains send to a port | [`ReceiveRight::offer`], [`Domain::connect_to`] |
 //! | fill memory once and show it to many, unchangeable | [`Unsealed`], [`Sealed`] |
+//! | receive at ports on behalf of other nodes | [`proxy`] |
 //! | see who holds what | [`Domain::survey`] |
 //! | export counters (feature `metrics`) | `Survey::record_metrics` |
 //! | see what all members do, event by event | [`Domain::trace`], [`Trace`] |
@@ -73,6 +74,7 @@ pub mod channel;
 mod directory;
 mod hosting;
 mod port;
+pub mod proxy;
 pub mod rpc;
 #[cfg(feature = "marks")]
 pub mod sabotage;

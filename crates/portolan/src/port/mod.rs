@@ -7,6 +7,7 @@
 
 mod bind;
 pub(crate) mod close;
+mod elsewhere;
 pub(crate) mod entry;
 pub(crate) mod message;
 mod names;
@@ -38,6 +39,7 @@ pub use shared::SharedReceiver;
 use crate::space::extent::Relief;
 
 pub(crate) use bind::bind as bind_port;
+pub(crate) use elsewhere::{check_node, may_travel, node_of};
 pub(crate) use names::connect as connect_port;
 pub(crate) use names::wake_waiters;
 pub(crate) use prepare::may_leave;
