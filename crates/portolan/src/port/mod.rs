@@ -15,6 +15,7 @@ mod prepare;
 mod receive;
 mod request;
 mod rights;
+mod room;
 pub(crate) mod sealed;
 pub(crate) mod segment;
 mod send;
@@ -33,6 +34,7 @@ pub(crate) use receive::Bell;
 pub use receive::{Access, ReceiveError, ReceiveRight};
 pub use request::{PendingReply, Request, RequestError};
 pub use rights::{Right, SendOnceRight, SendRight};
+pub use room::Room;
 pub use send::{SendError, WhenFull};
 pub use shared::SharedReceiver;
 
