@@ -2,9 +2,10 @@
 //! what cannot travel there, and that the node is silent.
 
 use super::message::{Message, from_monotonic_nanos, monotonic_nanos};
+use super::request::ReplyPorts;
 use super::rights::is_live;
 use super::send::SendError;
-use super::{BindError, ReceiveError, ReceiveRight, Request, Right};
+use super::{BindError, ReceiveError, ReceiveRight, Request, Right, SendRight};
 use crate::Deadline;
 use crate::space::region::Attached;
 use portolan_abi::limits::MAX_NODE_NAME;
@@ -13,6 +14,7 @@ use portolan_abi::port::PortStatus;
 use portolan_abi::slot::Kind;
 use portolan_shm::mark;
 use portolan_shm::queue::{Home, PortEntry, Proxied};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -74,6 +76,15 @@ pub(crate) fn check_node(node: &str) -> Result<(), BindError> {
         false => Err(BindError::BadNode {
             name: node.to_owned(),
         }),
+    }
+}
+
+impl SendRight {
+    /// The same right, for requests whose answers go on to this node, whose name was
+    /// [checked](check_node).
+    pub(crate) fn for_node(mut self, node: &str) -> Self {
+        self.replies = Arc::new(ReplyPorts::for_node(node));
+        self
     }
 }
 

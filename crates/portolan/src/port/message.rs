@@ -143,7 +143,17 @@ pub enum MessageError {
         /// The limit.
         limit: usize,
     },
-    /// No page for the header.
+    /// The peer's: a message that comes from elsewhere would take more memory than it may.
+    #[error(
+        "the message takes {bytes} bytes of memory here, over the {most} that one may: send several messages, or raise the limit of its receiver"
+    )]
+    TooLong {
+        /// Bytes of memory that it takes.
+        bytes: u64,
+        /// Bytes of memory that it may take.
+        most: u64,
+    },
+    /// No page for the header, or for what is received.
     #[error(transparent)]
     Allocate(#[from] AllocateError),
 }

@@ -30,6 +30,8 @@ pub(crate) struct ReplyPorts {
     // Boxed, so that one can be put at hand without moving.
     #[allow(clippy::vec_box)]
     others: Mutex<Vec<Box<ReplyPort>>>,
+    /// The node that the answers go on to, if they do.
+    node: Option<Box<str>>,
 }
 
 struct ReplyPort {
@@ -604,6 +606,14 @@ impl Request {
 }
 
 impl ReplyPorts {
+    /// Reply ports whose answers go on to this node, whose name was checked.
+    pub(super) fn for_node(node: &str) -> Self {
+        Self {
+            node: Some(node.into()),
+            ..Self::default()
+        }
+    }
+
     #[inline]
     fn take(&self, member: &Arc<Member>) -> Result<Box<ReplyPort>, BindError> {
         match self.at_hand.take() {
@@ -623,10 +633,11 @@ impl ReplyPorts {
             Some(port) => Ok(port),
             None => {
                 let options = PortOptions::unnamed().queue(3).for_replies();
-                Ok(Box::new(ReplyPort {
-                    port: bind(member, &options)?,
-                    tag: 0,
-                }))
+                let port = bind(member, &options)?;
+                if let Some(node) = &self.node {
+                    port.proxy_for(node, None);
+                }
+                Ok(Box::new(ReplyPort { port, tag: 0 }))
             }
         }
     }

@@ -11,6 +11,22 @@
 //! - Its receiver takes whatever comes, with its kind, its rights, and the right to answer it
 //!   ([`ProxyPort::take`]).
 //!
+//! What a node daemon calls, on the two machines that a message is carried between:
+//!
+//! | step | call |
+//! |---|---|
+//! | take it off the proxy port, with its kind | [`ProxyPort::take`] |
+//! | write it out: header, extents, rights, time left | [`Message::header`], [`Message::slices`], [`Message::take_rights`], [`time_left`] |
+//! | receive it over there, straight into extents of that domain | [`Incoming`] |
+//! | send it to the port there | [`SendRight::send`], [`SendOnceRight::send`] |
+//! | ask the port there, and learn what became of that, of any number in one wait set | [`asks_for`], [`SendRight::begin_request`], [`Answered::take`] |
+//! | answer the client here | [`Answer::give`] |
+//! | learn of room in full ports there | [`SendRight::room`] |
+//!
+//! All of them do without a thread for each port, request or peer: proxy ports, pending replies and
+//! room are waited for in a [`WaitSet`](crate::WaitSet), whose descriptor stands beside sockets in
+//! epoll.
+//!
 //! A port may become a proxy when its receive right has moved to another node, and stop being one
 //! when that comes back. Its queue and all rights on it stay as they are.
 //!
@@ -41,14 +57,20 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod answer;
+mod incoming;
+
+pub use answer::{Answer, Answered};
+pub use incoming::Incoming;
+
 use crate::port::{check_node, may_travel};
 use crate::wait::Armable;
 use crate::{
-    BindError, Deadline, Message, Notice, ReceiveError, ReceiveRight, Refused, SendError,
-    SendOnceRight, SendRight,
+    BindError, Deadline, Message, Notice, ReceiveError, ReceiveRight, Refused, SendOnceRight,
+    SendRight, Urgency,
 };
 use portolan_abi::slot::Kind;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The receive right of a port that is received on behalf of one on another node, its *home*.
 ///
@@ -76,10 +98,27 @@ pub enum Taken {
     Notice(Notice),
 }
 
-/// The right to answer a request whose server is elsewhere. Dropped, it tells the client that its
-/// request was dropped.
-#[derive(Debug)]
-pub struct Answer(SendOnceRight);
+/// The same right, for requests whose answers go on to this node. The ports at which these come in
+/// are proxies too: a server learns what cannot travel there.
+///
+/// # Errors
+///
+/// [`BindError::BadNode`], with the right.
+pub fn asks_for(right: SendRight, node: &str) -> Result<SendRight, Refused<SendRight, BindError>> {
+    match check_node(node) {
+        Ok(()) => Ok(right.for_node(node)),
+        Err(why) => Err(Refused::new(right, why)),
+    }
+}
+
+/// How much of a message's time is left, if it is to be dealt with by some instant: as it goes to
+/// another machine, which has another clock. [`Incoming::set_time_left`] is the other end.
+pub fn time_left(message: &Message) -> Option<Duration> {
+    match message.urgency() {
+        Some(Urgency::Deadline(at)) => Some(at.saturating_duration_since(Instant::now())),
+        _ => None,
+    }
+}
 
 impl ProxyPort {
     /// Makes a proxy of a port, whose home is on this node from now on. What its senders have sent
@@ -220,26 +259,5 @@ impl Armable for ProxyPort {
 
     fn arm_for(&mut self, link: u64) -> bool {
         self.port.arm_for(link)
-    }
-}
-
-impl Answer {
-    /// Answers the request.
-    ///
-    /// # Errors
-    ///
-    /// [`Refused`] with the message, if the client is gone.
-    pub fn reply(self, message: Message) -> Result<(), Refused<Message, SendError>> {
-        self.0.send(message)
-    }
-
-    /// Tells the client that its request was dropped unanswered.
-    pub fn dropped(self) {
-        drop(self.0);
-    }
-
-    /// Tells the client that its server has died, or has closed its port, before it answered.
-    pub fn server_dead(self) {
-        self.0.server_dead();
     }
 }

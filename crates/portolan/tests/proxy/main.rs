@@ -1,6 +1,7 @@
 //! Tests proxy ports: what senders are told, what their receiver gets, and how a port becomes a
 //! proxy and stops being one beside its senders.
 
+mod across;
 mod beside;
 mod deaths;
 mod refused;
