@@ -127,7 +127,10 @@ fn a_port_that_is_closed_meanwhile_stays_closed() {
                 (PortPhase::Closing, 8),
                 "a closed port has come back"
             );
-            assert!(marked == found, "marked and not found, or found and not marked");
+            assert!(
+                marked == found,
+                "marked and not found, or found and not marked"
+            );
         });
     });
 }

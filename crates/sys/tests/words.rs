@@ -60,7 +60,8 @@ fn of_many_words_each_rings_alone() {
     let words = words(MANY);
     for mut bell in bells() {
         for (key, word) in (0..).zip(&words) {
-            bell.arm_word(key, word, word.load(Ordering::SeqCst)).unwrap();
+            bell.arm_word(key, word, word.load(Ordering::SeqCst))
+                .unwrap();
         }
         assert!(!readable(&bell, soon()), "{:?}", bell.kind());
         for key in [0, 1, 126, 127, 128, 500, MANY - 1] {
@@ -71,7 +72,8 @@ fn of_many_words_each_rings_alone() {
             // It is waited for no more, until it is armed again.
             change(word);
             assert!(!readable(&bell, soon()), "{:?}", bell.kind());
-            bell.arm_word(key, word, word.load(Ordering::SeqCst)).unwrap();
+            bell.arm_word(key, word, word.load(Ordering::SeqCst))
+                .unwrap();
         }
         assert!(!bell.drain().unwrap());
     }
@@ -84,7 +86,8 @@ fn all_of_many_words_ring_at_once() {
     for mut bell in bells() {
         for round in 0..3 {
             for (key, word) in (0..).zip(&words) {
-                bell.arm_word(key, word, word.load(Ordering::SeqCst)).unwrap();
+                bell.arm_word(key, word, word.load(Ordering::SeqCst))
+                    .unwrap();
             }
             words.iter().for_each(change);
             let rung = rung(&mut bell, MANY as usize);
@@ -144,7 +147,8 @@ fn the_bells_own_word_and_the_others_share_the_descriptor() {
             let own_value = own.load(Ordering::SeqCst);
             bell.arm(&own, own_value).unwrap();
             for (key, word) in (0..).zip(&words) {
-                bell.arm_word(key, word, word.load(Ordering::SeqCst)).unwrap();
+                bell.arm_word(key, word, word.load(Ordering::SeqCst))
+                    .unwrap();
             }
             match round % 3 {
                 0 => {

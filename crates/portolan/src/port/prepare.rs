@@ -8,12 +8,10 @@
 //!                                             the originals are freed <- sent   not sent -> undone
 //! ```
 
-use super::sealed;
 use super::elsewhere;
-use super::send::{
-    SendError, WhenFull, check, full, has_turned, post, takes, takes_elsewhere,
-};
 use super::rights::is_live;
+use super::sealed;
+use super::send::{SendError, WhenFull, check, full, has_turned, post, takes, takes_elsewhere};
 use super::wire::{self, Plan};
 use crate::port::message::Message;
 use crate::space::Member;

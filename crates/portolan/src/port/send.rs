@@ -189,9 +189,7 @@ fn try_post_any(
         return prepare::try_post(to, spot, kind, reply, message);
     }
     match plan_and_post(to, spot, kind, reply, message) {
-        Err(why) if has_turned(to, kind, &why) => {
-            prepare::try_post(to, spot, kind, reply, message)
-        }
+        Err(why) if has_turned(to, kind, &why) => prepare::try_post(to, spot, kind, reply, message),
         other => other,
     }
 }

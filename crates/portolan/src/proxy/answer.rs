@@ -1,9 +1,9 @@
 //! What becomes of a request that is carried to another machine: there it is asked for, here it is
 //! answered.
 
+use crate::SendOnceRight;
 use crate::port::may_travel;
 use crate::{Access, Deadline, Message, PendingReply, Refused, RequestError, SendError};
-use crate::SendOnceRight;
 
 /// The right to answer a request whose server is elsewhere. Dropped, it tells the client that its
 /// request was dropped. If this process dies, the host tells the client that its server is dead.

@@ -185,7 +185,10 @@ fn message(domain: &Domain, number: u32, lengths: &[usize]) -> Message {
     for len in lengths {
         let mut extent = domain.allocate(*len).unwrap();
         let bytes = number.to_le_bytes();
-        extent.iter_mut().zip(bytes.iter().cycle()).for_each(|(to, from)| *to = *from);
+        extent
+            .iter_mut()
+            .zip(bytes.iter().cycle())
+            .for_each(|(to, from)| *to = *from);
         message.push(extent).unwrap();
     }
     message
@@ -195,10 +198,19 @@ fn message(domain: &Domain, number: u32, lengths: &[usize]) -> Message {
 fn is_the_one(message: &Message, number: u32, lengths: &[usize]) {
     let bytes = number.to_le_bytes();
     assert_eq!(message.header(), bytes.repeat(40));
-    let found: Vec<_> = message.extents().iter().map(|extent| extent.len()).collect();
+    let found: Vec<_> = message
+        .extents()
+        .iter()
+        .map(|extent| extent.len())
+        .collect();
     assert_eq!(found, lengths);
     for extent in message.extents() {
-        assert!(extent.iter().zip(bytes.iter().cycle()).all(|(is, was)| is == was));
+        assert!(
+            extent
+                .iter()
+                .zip(bytes.iter().cycle())
+                .all(|(is, was)| is == was)
+        );
     }
 }
 
@@ -252,7 +264,9 @@ fn messages_come_whole_and_in_order_through_full_ports() {
         let survey = domain.survey().unwrap();
         survey.spaces.iter().all(|space| space.extents == 0)
     };
-    until("all memory is free", || nothing_left(&ours) && nothing_left(&theirs));
+    until("all memory is free", || {
+        nothing_left(&ours) && nothing_left(&theirs)
+    });
 }
 
 /// None waits for the one before.
@@ -285,11 +299,13 @@ fn three_hundred_requests_are_open_at_once_and_answered_in_another_order() {
                 0 => drop(request),
                 1 => {
                     let refused = request.reply(crate::structure(&theirs)).unwrap_err();
-                    assert!(matches!(refused.why, SendError::Structure), "{}", refused.why);
+                    assert!(
+                        matches!(refused.why, SendError::Structure),
+                        "{}",
+                        refused.why
+                    );
                 }
-                _ => request
-                    .reply(message(&theirs, number, &[7000, 1]))
-                    .unwrap(),
+                _ => request.reply(message(&theirs, number, &[7000, 1])).unwrap(),
             }
         }
         while !asked.is_empty() {
@@ -330,7 +346,11 @@ fn clients_of_a_killed_server_are_told_across() {
     let there = carrier.there.clone();
     beside(carrier, || {
         let right = ours.connect("server", PATIENCE).unwrap();
-        let ask = || right.begin_request(Message::default(), WhenFull::Fail).unwrap();
+        let ask = || {
+            right
+                .begin_request(Message::default(), WhenFull::Fail)
+                .unwrap()
+        };
         let mut open: Vec<_> = (0..100).map(|_| ask()).collect();
         until("all have gone over", || {
             let survey = there.survey().unwrap();
@@ -339,11 +359,17 @@ fn clients_of_a_killed_server_are_told_across() {
         child.kill();
         for pending in &mut open {
             let answer = pending.wait(Access::Later, PATIENCE);
-            assert!(matches!(answer, Err(RequestError::ServerDead)), "{answer:?}");
+            assert!(
+                matches!(answer, Err(RequestError::ServerDead)),
+                "{answer:?}"
+            );
         }
         // And those that come later.
         let answer = ask().wait(Access::Later, PATIENCE);
-        assert!(matches!(answer, Err(RequestError::ServerDead)), "{answer:?}");
+        assert!(
+            matches!(answer, Err(RequestError::ServerDead)),
+            "{answer:?}"
+        );
     });
 }
 
@@ -381,7 +407,10 @@ fn a_carrier_that_is_killed_ends_requests_on_this_side_and_answers_on_the_other(
     child.kill();
     for pending in &mut open {
         let answer = pending.wait(Access::Later, PATIENCE);
-        assert!(matches!(answer, Err(RequestError::ServerDead)), "{answer:?}");
+        assert!(
+            matches!(answer, Err(RequestError::ServerDead)),
+            "{answer:?}"
+        );
     }
     until("it is a dead name", || !right.is_live());
     // Who asked is gone: an answer comes back, or goes into a reply port that is closed with it.

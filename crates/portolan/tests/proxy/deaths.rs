@@ -51,14 +51,21 @@ fn rights_on_a_killed_nodes_proxies_are_dead_names_and_its_entry_serves_again() 
         .begin_request(Message::new(b"open").unwrap(), WhenFull::Fail)
         .unwrap();
     child.ask("silent");
-    let ask = || right.begin_request(Message::default(), WhenFull::Fail).err();
+    let ask = || {
+        right
+            .begin_request(Message::default(), WhenFull::Fail)
+            .err()
+    };
     let Some(RequestError::Unsent(unsent)) = ask() else {
         panic!("it is silent");
     };
     assert!(matches!(unsent.why, SendError::Unreachable { .. }));
     child.kill();
     let answer = open.wait(Access::Later, PATIENCE);
-    assert!(matches!(answer, Err(RequestError::ServerDead)), "{answer:?}");
+    assert!(
+        matches!(answer, Err(RequestError::ServerDead)),
+        "{answer:?}"
+    );
     until("it is a dead name", || !right.is_live());
     let Some(RequestError::Unsent(unsent)) = ask() else {
         panic!("it is dead");
@@ -69,7 +76,12 @@ fn rights_on_a_killed_nodes_proxies_are_dead_names_and_its_entry_serves_again() 
         .map(|_| domain.bind(PortOptions::unnamed().queue(1)).unwrap())
         .collect();
     let survey = domain.survey().unwrap();
-    assert!(survey.ports.iter().all(|p| p.node.is_none() && !p.unreachable));
+    assert!(
+        survey
+            .ports
+            .iter()
+            .all(|p| p.node.is_none() && !p.unreachable)
+    );
     drop(ports);
 }
 

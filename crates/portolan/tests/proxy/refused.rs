@@ -16,7 +16,10 @@ fn structures_and_segments_stay_here_whenever_the_right_was_made() {
         let why = refusal(right, structure(&f.domain));
         assert!(matches!(why, SendError::Structure), "{why}");
         let why = refusal(right, with_segment(&f.domain));
-        assert!(matches!(why, SendError::StaysHere { what: "a segment" }), "{why}");
+        assert!(
+            matches!(why, SendError::StaysHere { what: "a segment" }),
+            "{why}"
+        );
     }
     assert_eq!((f.proxy.depth(), f.proxy.left_behind()), (0, 0));
 }
@@ -31,7 +34,10 @@ fn requests_of_that_kind_are_refused_too() {
     assert!(matches!(unsent.why, SendError::Structure));
     // And of the other kind as before.
     let why = refusal(&f.right, Message::default());
-    assert!(matches!(why, SendError::WrongKind("synchronous", _)), "{why}");
+    assert!(
+        matches!(why, SendError::WrongKind("synchronous", _)),
+        "{why}"
+    );
 }
 
 #[test]
@@ -50,7 +56,10 @@ fn a_silent_node_is_named_and_what_was_sent_before_stays() {
             panic!("{why}");
         };
         assert_eq!(node, "hall");
-        assert!(text.contains("\"hall\"") && text.contains("silent"), "{text}");
+        assert!(
+            text.contains("\"hall\"") && text.contains("silent"),
+            "{text}"
+        );
         let off = since.max(silent) - since.min(silent);
         assert!(off < Duration::from_secs(1), "{off:?}");
     }

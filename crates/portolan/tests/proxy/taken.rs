@@ -51,7 +51,10 @@ fn a_message_comes_whole_with_rights_and_deadline() {
         .unwrap();
     let _ = once;
     assert_eq!(
-        other.receive(Access::Later, Deadline::NOW).unwrap().header(),
+        other
+            .receive(Access::Later, Deadline::NOW)
+            .unwrap()
+            .header(),
         b"a"
     );
 }
@@ -148,11 +151,17 @@ fn what_was_queued_before_and_cannot_travel_is_dropped_counted_and_answered() {
     assert_eq!(message.header(), b"this one can");
     assert_eq!(proxy.left_behind(), 2);
     answer.reply(Message::default()).unwrap();
-    let answers = pending.each_mut().map(|p| p.wait(Access::Later, Deadline::NOW));
+    let answers = pending
+        .each_mut()
+        .map(|p| p.wait(Access::Later, Deadline::NOW));
     assert!(
         matches!(
             answers,
-            [Err(RequestError::Dropped), Err(RequestError::Dropped), Ok(_)]
+            [
+                Err(RequestError::Dropped),
+                Err(RequestError::Dropped),
+                Ok(_)
+            ]
         ),
         "{answers:?}"
     );
@@ -177,7 +186,10 @@ fn a_port_whose_home_is_here_again_takes_everything_and_keeps_its_queue() {
     let mut next = || port.receive(Access::Later, Deadline::NOW).unwrap();
     assert_eq!(next().header(), b"queued");
     for _ in 0..2 {
-        assert_eq!(next().root::<portolan::structure::List<u64>>().unwrap()[0], 7);
+        assert_eq!(
+            next().root::<portolan::structure::List<u64>>().unwrap()[0],
+            7
+        );
         assert_eq!(next().header(), b"with a segment");
     }
 }

@@ -81,7 +81,10 @@ fn each_end_of_a_request_is_named_and_no_other() {
     // Two are in hand, and the one that was given up is in the queue.
     let _ = server.next();
     drop(server.port);
-    assert!(now(&mut set).is_empty(), "who has a request may answer it yet");
+    assert!(
+        now(&mut set).is_empty(),
+        "who has a request may answer it yet"
+    );
 }
 
 #[test]
@@ -199,7 +202,7 @@ fn a_request_that_is_over_is_named_at_once_and_one_of_another_domain_is_refused(
     let mut set = WaitSet::new(&server.domain).unwrap();
     let mut taken = server.ask("taken");
     server.next().reply_in_place().unwrap();
-    taken.wait(Access::Later, Deadline::NOW).unwrap();
+    drop(taken.wait(Access::Later, Deadline::NOW).unwrap());
     let token = set.add(taken).unwrap();
     assert_eq!(now(&mut set), [token]);
     let error = answer(&mut set, token).unwrap_err();
@@ -209,9 +212,15 @@ fn a_request_that_is_over_is_named_at_once_and_one_of_another_domain_is_refused(
     assert!(matches!(refused.why, WaitSetError::OtherDomain { .. }));
     drop(refused.item);
     // One whose deadline has passed, and one that has none.
-    let now_due = set.add(server.ask("now").with_deadline(Deadline::NOW)).unwrap();
+    let now_due = set
+        .add(server.ask("now").with_deadline(Deadline::NOW))
+        .unwrap();
     assert_eq!(now(&mut set), [now_due]);
-    assert_eq!(now(&mut set), [now_due], "it is there until it is taken out");
+    assert_eq!(
+        now(&mut set),
+        [now_due],
+        "it is there until it is taken out"
+    );
 }
 
 #[test]
@@ -229,7 +238,7 @@ fn the_descriptor_becomes_readable_for_answers_and_deadlines() {
     server.next().reply_in_place().unwrap();
     assert!(readable(&set, Deadline::NEVER));
     assert_eq!(now(&mut set), [first]);
-    answer(&mut set, first).unwrap();
+    drop(answer(&mut set, first).unwrap());
     while now(&mut set).is_empty() {
         assert!(readable(&set, Deadline::NEVER));
     }
@@ -342,7 +351,7 @@ fn a_server_that_is_stopped_ends_none_and_answers_when_it_goes_on() {
     while !open.is_empty() {
         for token in set.wait(soon()).unwrap() {
             assert!(open.remove(&token), "named twice");
-            answer(&mut set, token.of()).unwrap();
+            drop(answer(&mut set, token.of()).unwrap());
         }
     }
 }

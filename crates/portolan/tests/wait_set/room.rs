@@ -92,10 +92,13 @@ fn a_thread_that_sleeps_is_woken_by_room_and_by_messages() {
         let receivers: Vec<_> = ports
             .into_iter()
             .enumerate()
-            .fold(vec![Vec::new(), Vec::new(), Vec::new(), Vec::new()], |mut by, (at, port)| {
-                by[at % 4].push(port);
-                by
-            })
+            .fold(
+                vec![Vec::new(), Vec::new(), Vec::new(), Vec::new()],
+                |mut by, (at, port)| {
+                    by[at % 4].push(port);
+                    by
+                },
+            )
             .into_iter()
             .map(|mut ports| {
                 let tell = tell.clone();
@@ -103,11 +106,14 @@ fn a_thread_that_sleeps_is_woken_by_room_and_by_messages() {
                     for _ in 0..20 {
                         for port in &mut ports {
                             // At least one message each round: the sender fills it again.
-                            port.receive(Access::Later, PATIENCE).unwrap();
+                            drop(port.receive(Access::Later, PATIENCE).unwrap());
                             empty(port);
                         }
-                        tell.send(Message::new(b"round").unwrap(), WhenFull::Wait(PATIENCE.into()))
-                            .unwrap();
+                        tell.send(
+                            Message::new(b"round").unwrap(),
+                            WhenFull::Wait(PATIENCE.into()),
+                        )
+                        .unwrap();
                     }
                     ports
                 })
@@ -144,7 +150,7 @@ fn room_that_is_made_a_little_is_told_when_it_is_worth_a_wake() {
     assert!(now(&mut set).is_empty());
     // At the latest when half of it is free.
     for _ in 0..9 {
-        port.receive(Access::Later, Deadline::NOW).unwrap();
+        drop(port.receive(Access::Later, Deadline::NOW).unwrap());
     }
     assert_eq!(set.wait(soon()).unwrap().collect::<Vec<_>>(), [room]);
     let it = set.remove(room).unwrap();
@@ -158,7 +164,10 @@ fn a_port_that_is_closed_is_named_and_a_send_says_why() {
     let mut f = Full::new(3);
     assert!(now(&mut f.set).is_empty());
     drop(f.ports.remove(1));
-    assert_eq!(f.set.wait(soon()).unwrap().collect::<Vec<_>>(), [f.rooms[1]]);
+    assert_eq!(
+        f.set.wait(soon()).unwrap().collect::<Vec<_>>(),
+        [f.rooms[1]]
+    );
     let error = f.rights[1]
         .send(Message::default(), WhenFull::Fail)
         .unwrap_err();
@@ -179,11 +188,17 @@ fn the_descriptor_is_readable_whenever_a_wait_may_find_room() {
     // Asked for only after waits that armed it, found something, and found nothing.
     assert!(now(&mut f.set).is_empty());
     empty(&mut f.ports[3]);
-    assert_eq!(f.set.wait(soon()).unwrap().collect::<Vec<_>>(), [f.rooms[3]]);
+    assert_eq!(
+        f.set.wait(soon()).unwrap().collect::<Vec<_>>(),
+        [f.rooms[3]]
+    );
     assert!(readable(&f.set, Deadline::NOW), "it found something");
     fill(&f.rights[3]);
     while !now(&mut f.set).is_empty() {}
-    assert!(!readable(&f.set, Deadline::after(Duration::from_millis(20))));
+    assert!(!readable(
+        &f.set,
+        Deadline::after(Duration::from_millis(20))
+    ));
     for at in 0..40 {
         empty(&mut f.ports[at]);
         assert!(readable(&f.set, soon()));

@@ -97,12 +97,7 @@ impl Ring {
     }
 
     /// Waits for a further word, under this key, in the place of what was waited for under it.
-    pub(super) fn arm_word(
-        &mut self,
-        key: u32,
-        word: &AtomicU32,
-        expected: u32,
-    ) -> io::Result<()> {
+    pub(super) fn arm_word(&mut self, key: u32, word: &AtomicU32, expected: u32) -> io::Result<()> {
         let watched = Watched::new(word, expected);
         self.drain()?;
         if self.words.get(&key).is_some_and(|(_, is)| *is == watched) {

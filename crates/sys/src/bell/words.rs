@@ -162,11 +162,16 @@ impl Shared {
                 if state.quit {
                     return;
                 }
-                let words: Vec<_> = state.words.iter().map(|(key, word)| (*key, *word)).collect();
+                let words: Vec<_> = state
+                    .words
+                    .iter()
+                    .map(|(key, word)| (*key, *word))
+                    .collect();
                 (self.orders.load(Ordering::Relaxed), words)
             };
             let orders = waiter(self.orders.as_ptr().addr(), number);
-            let all = std::iter::once(orders).chain(words.iter().map(|(_, word)| waiter_for(*word)));
+            let all =
+                std::iter::once(orders).chain(words.iter().map(|(_, word)| waiter_for(*word)));
             let all: Vec<_> = all.collect();
             let came: Vec<_> = match sleep_on(&all, None) {
                 Ok(0) => Vec::new(),

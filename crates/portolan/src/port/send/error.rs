@@ -1,8 +1,8 @@
 //! Says what a send does when the queue is full, and why a message was not sent.
 
 use crate::{AllocateError, Deadline, Disowned, NoDescriptor};
-use std::time::Instant;
 use portolan_shm::owner::OwnerError;
+use std::time::Instant;
 
 /// What a send does when the queue is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -253,7 +253,8 @@ impl WaitSet {
                 self.patience.paid(&looking);
                 return None;
             }
-            if looking.is_time_for_more() && (deadline.has_passed() || self.hear().is_ok_and(|h| h)) {
+            if looking.is_time_for_more() && (deadline.has_passed() || self.hear().is_ok_and(|h| h))
+            {
                 return None;
             }
         }
