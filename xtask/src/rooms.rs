@@ -23,6 +23,7 @@ const ORDER: &[&str] = &[
     "space",
     "wait",
     "port",
+    "proxy",
     "schema",
     "structure",
     "trace",

@@ -36,6 +36,8 @@ pub const MAX_OFFERS: usize = 65_536;
 pub const MAX_GRANTS: usize = 64;
 /// Bytes of a port's, space's or offer's name at the most.
 pub const MAX_NAME: usize = 63;
+/// Bytes of a node's name at the most: what fits beside the counters of a proxied port.
+pub const MAX_NODE_NAME: usize = 32;
 /// Bytes of a domain's name at the most: an abstract socket's name holds 107, ours adds `portolan/UID/`.
 pub const MAX_DOMAIN_NAME: usize = 80;
 /// Slots of a queue at the most (and at least [`MIN_SLOTS`]); always a power of two.

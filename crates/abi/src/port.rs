@@ -58,8 +58,17 @@ word! {
         pub reissuing: bool = 21..22,
         /// Which port of this entry it is.
         pub generation: u32 = 32..56,
+        /// Its owner receives here on behalf of a port on another node, its *home*. The bits from
+        /// here on are 0 for all other ports, so one compare of a send covers them too: a sender
+        /// whose handle is older finds them where it finds a dead name.
+        pub proxied: bool = 56..57,
+        /// Of a proxied port: its home's node is silent.
+        pub unreachable: bool = 57..58,
     }
 }
+
+/// The bit [`PortStatus::proxied`].
+const PROXIED: u64 = 1 << 56;
 
 /// Bits of a port's generation.
 pub const GENERATION_BITS: u32 = 24;
@@ -78,10 +87,20 @@ impl PortStatus {
         shared: false,
         reissuing: false,
         generation: 0,
+        proxied: false,
+        unreachable: false,
     };
 
+    /// What [`Self::takes`] says of a proxied port: the same, but that the port is received on
+    /// behalf of one on another node, which is not silent.
+    #[inline]
+    pub const fn takes_elsewhere(generation: u32, synchronous: Option<bool>) -> (u64, u64) {
+        let (mask, value) = Self::takes(generation, synchronous);
+        (mask, value | PROXIED)
+    }
+
     /// A mask, and what a status word under it must be, for a port of this generation that
-    /// takes messages, and is synchronous, or not, or either.
+    /// takes messages, and is synchronous, or not, or either. Not of a proxied one.
     #[inline]
     pub const fn takes(generation: u32, synchronous: Option<bool>) -> (u64, u64) {
         // Open and moving differ in the lowest bit alone.
@@ -393,6 +412,8 @@ mod tests {
             shared: true,
             reissuing: true,
             generation: GENERATION_MASK,
+            proxied: true,
+            unreachable: true,
         };
         assert_eq!(PortStatus::unpack(status.pack()), status);
         assert_eq!(PortStatus::unpack(0), PortStatus::FRESH);
@@ -451,6 +472,27 @@ mod tests {
                 takes,
                 "{status:?} {generation} {synchronous:?}"
             );
+        }
+        // A proxied port takes nothing from who does not know that it is one, or that it was.
+        let proxied = PortStatus {
+            proxied: true,
+            ..open
+        };
+        let silent = PortStatus {
+            unreachable: true,
+            ..proxied
+        };
+        for (status, here, elsewhere) in [
+            (open, true, false),
+            (proxied, false, true),
+            (silent, false, false),
+        ] {
+            for synchronous in [None, Some(false)] {
+                let (mask, value) = PortStatus::takes(7, synchronous);
+                assert_eq!(status.pack() & mask == value, here, "{status:?}");
+                let (mask, value) = PortStatus::takes_elsewhere(7, synchronous);
+                assert_eq!(status.pack() & mask == value, elsewhere, "{status:?}");
+            }
         }
         let right = RightWord {
             kind: RightKind::Receive,

@@ -39,10 +39,12 @@
 //! | publish and subscribe, values and slices of any length | [`Domain::publisher`], [`Domain::subscriber`] |
 //! | write and read another process's memory, across users | [`vmmc`], [`Domain::export`], [`Domain::import`] |
 //! | call methods of a trait in another process | [`rpc`], [`macro@service`] |
-//! | wait for many ports, channels, topics and listeners, or with epoll | [`WaitSet`] |
+//! | wait for many ports, answers, channels, topics and listeners, or with epoll | [`WaitSet`] |
+//! | learn of room in many full ports | [`SendRight::room`] |
 //! | await, under tokio (feature `tokio`) | `ReceiveRight::receive_async`, `SendRight::request_reply_async` |
 //! | let other users and domains send to a port | [`ReceiveRight::offer`], [`Domain::connect_to`] |
 //! | fill memory once and show it to many, unchangeable | [`Unsealed`], [`Sealed`] |
+//! | receive at ports on behalf of other nodes | [`proxy`] |
 //! | see who holds what | [`Domain::survey`] |
 //! | export counters (feature `metrics`) | `Survey::record_metrics` |
 //! | see what all members do, event by event | [`Domain::trace`], [`Trace`] |
@@ -73,6 +75,7 @@ pub mod channel;
 mod directory;
 mod hosting;
 mod port;
+pub mod proxy;
 pub mod rpc;
 #[cfg(feature = "marks")]
 pub mod sabotage;
@@ -102,7 +105,8 @@ pub use port::segment::Segment;
 pub use port::shared_extent::SharedExtent;
 pub use port::{
     Access, BindError, ConnectError, PendingReply, PortOptions, ReceiveError, ReceiveRight,
-    Request, RequestError, Right, SendError, SendOnceRight, SendRight, SharedReceiver, WhenFull,
+    Request, RequestError, Right, Room, SendError, SendOnceRight, SendRight, SharedReceiver,
+    WhenFull,
 };
 pub use portolan_arena::Handover;
 /// Implements the trait [`trait@Handover`] (and [`structure::Root`]) for a struct or an enum.

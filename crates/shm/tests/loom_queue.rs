@@ -298,6 +298,36 @@ fn no_room_is_slept_over() {
     });
 }
 
+/// Q7, of one that only watches for room, as a thread does that waits for it in many ports, and
+/// sends once it has found some.
+#[test]
+fn no_room_is_slept_over_by_who_watches_for_it() {
+    explore("full, one that watches", 3, || {
+        with(Port::new(2), |port| {
+            let filler = Spot::default();
+            assert_eq!(port.send(&filler, 3, 31), Sent::Yes);
+            assert_eq!(port.send(&filler, 3, 32), Sent::Yes);
+            let watcher = thread::spawn(move || {
+                let queue = port.queue();
+                loop {
+                    let room = queue.announce_waiting();
+                    if queue.has_room() {
+                        break;
+                    }
+                    port.room.wait(&queue.port.room.room, room);
+                }
+                // Nobody else sends.
+                assert_eq!(port.send(&Spot::default(), 1, 11), Sent::Yes);
+            });
+            let mut cursor = Cursor::resume(&port.queue());
+            for word in [31, 32, 11] {
+                assert_eq!(port.receive_waiting(&mut cursor, || false), Some(word));
+            }
+            watcher.join().unwrap();
+        });
+    });
+}
+
 /// Q7, with two that wait.
 #[test]
 fn no_room_is_slept_over_by_two() {

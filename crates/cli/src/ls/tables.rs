@@ -117,9 +117,12 @@ fn ports(contents: &Contents) -> String {
         if port.copied {
             notes.push("copied");
         }
+        if port.unreachable {
+            notes.push("unreachable");
+        }
         table.row(vec![
             port.index.to_string(),
-            port.name.as_deref().map_or("-".to_owned(), shortened),
+            name_of(port),
             port.owner.to_string(),
             port.kind.to_owned(),
             format!("{}/{}", port.depth, port.slots),
@@ -130,6 +133,15 @@ fn ports(contents: &Contents) -> String {
         ]);
     }
     with_rest(&table, ports.len(), "ports")
+}
+
+/// A port's name, and of a proxied one the node that its home is on.
+fn name_of(port: &super::Port) -> String {
+    let name = port.name.as_deref().map_or("-".to_owned(), shortened);
+    match &port.node {
+        Some(node) => format!("{name} -> {}", shortened(node)),
+        None => name,
+    }
 }
 
 /// A table of the first rows, and how many are missing.

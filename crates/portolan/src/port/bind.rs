@@ -4,7 +4,9 @@ use super::{ReceiveRight, entry, names, unreachable};
 use crate::space::Member;
 use crate::space::region::Attached;
 use crate::{AllocateError, Disowned, Domain, SendError};
-use portolan_abi::limits::{LINE, MAX_NAME, MAX_PORTS, MAX_SLOT_LINES, MAX_SLOTS, MIN_SLOTS};
+use portolan_abi::limits::{
+    LINE, MAX_NAME, MAX_NODE_NAME, MAX_PORTS, MAX_SLOT_LINES, MAX_SLOTS, MIN_SLOTS,
+};
 use portolan_abi::name::RULE;
 use portolan_abi::port::{ANY_BYTES, Leaving, PortName, PortPhase, PortStatus};
 use portolan_abi::slot::inline_capacity;
@@ -42,6 +44,12 @@ pub enum BindError {
     /// The caller's: the name is empty, too long, or holds a zero byte or an `@`.
     #[error("{name:?} is no port name: use 1 to {MAX_NAME} bytes {RULE}")]
     BadName {
+        /// The name.
+        name: String,
+    },
+    /// The caller's: no node can have this name.
+    #[error("{name:?} is no node name: use 1 to {MAX_NODE_NAME} bytes {RULE}")]
+    BadNode {
         /// The name.
         name: String,
     },
@@ -272,6 +280,8 @@ fn open(
         shared: false,
         reissuing: false,
         generation,
+        proxied: false,
+        unreachable: false,
     };
     // Release: everything above comes before the port is open.
     entry.control.status.store(status.pack(), Ordering::Release);

@@ -143,7 +143,17 @@ pub enum MessageError {
         /// The limit.
         limit: usize,
     },
-    /// No page for the header.
+    /// The peer's: a message that comes from elsewhere would take more memory than it may.
+    #[error(
+        "the message takes {bytes} bytes of memory here, over the {most} that one may: send several messages, or raise the limit of its receiver"
+    )]
+    TooLong {
+        /// Bytes of memory that it takes.
+        bytes: u64,
+        /// Bytes of memory that it may take.
+        most: u64,
+    },
+    /// No page for the header, or for what is received.
     #[error(transparent)]
     Allocate(#[from] AllocateError),
 }
@@ -651,7 +661,7 @@ impl Urgency {
 }
 
 /// Nanoseconds of the machine's monotonic clock at `at`, the same in every process.
-fn monotonic_nanos(at: Instant) -> u64 {
+pub(super) fn monotonic_nanos(at: Instant) -> u64 {
     let now = Instant::now();
     let clock = clock_nanos();
     let nanos = |d: Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
@@ -661,7 +671,7 @@ fn monotonic_nanos(at: Instant) -> u64 {
     }
 }
 
-fn from_monotonic_nanos(word: u64) -> Instant {
+pub(super) fn from_monotonic_nanos(word: u64) -> Instant {
     let now = Instant::now();
     let clock = clock_nanos();
     let shift = Duration::from_nanos(word.abs_diff(clock));

@@ -7,6 +7,7 @@
 
 mod bind;
 pub(crate) mod close;
+mod elsewhere;
 pub(crate) mod entry;
 pub(crate) mod message;
 mod names;
@@ -14,6 +15,7 @@ mod prepare;
 mod receive;
 mod request;
 mod rights;
+mod room;
 pub(crate) mod sealed;
 pub(crate) mod segment;
 mod send;
@@ -32,12 +34,14 @@ pub(crate) use receive::Bell;
 pub use receive::{Access, ReceiveError, ReceiveRight};
 pub use request::{PendingReply, Request, RequestError};
 pub use rights::{Right, SendOnceRight, SendRight};
+pub use room::Room;
 pub use send::{SendError, WhenFull};
 pub use shared::SharedReceiver;
 
 use crate::space::extent::Relief;
 
 pub(crate) use bind::bind as bind_port;
+pub(crate) use elsewhere::{check_node, may_travel, node_of};
 pub(crate) use names::connect as connect_port;
 pub(crate) use names::wake_waiters;
 pub(crate) use prepare::may_leave;

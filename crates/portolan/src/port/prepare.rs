@@ -8,8 +8,10 @@
 //!                                             the originals are freed <- sent   not sent -> undone
 //! ```
 
+use super::elsewhere;
+use super::rights::is_live;
 use super::sealed;
-use super::send::{SendError, WhenFull, check, full, post};
+use super::send::{SendError, WhenFull, check, full, has_turned, post, takes, takes_elsewhere};
 use super::wire::{self, Plan};
 use crate::port::message::Message;
 use crate::space::Member;
@@ -27,6 +29,8 @@ use std::sync::atomic::Ordering;
 /// A message that can be posted, any number of times until there is room.
 struct Prepared {
     plan: Plan,
+    /// What the port's status must be: a mask and a value.
+    takes: (u64, u64),
     /// What was copied.
     originals: Option<Originals>,
 }
@@ -46,14 +50,25 @@ pub(super) fn deliver(
     message: &mut Message,
     when_full: WhenFull,
 ) -> Result<(), SendError> {
-    let Prepared { plan, originals } = prepare(to, kind, reply, message)?;
-    let posted = match post(to, spot, kind, &plan, message) {
-        Err(SendError::Full { slots }) => full(to, message, when_full, slots, |message| {
-            post(to, spot, kind, &plan, message)
-        }),
-        other => other,
-    };
-    posted.inspect_err(|_| undo(&to.member, message, originals))
+    loop {
+        let Prepared {
+            plan,
+            takes,
+            originals,
+        } = prepare(to, kind, reply, message)?;
+        let posted = match post(to, spot, takes, &plan, message) {
+            Err(SendError::Full { slots }) => full(to, message, when_full, slots, |message| {
+                post(to, spot, takes, &plan, message)
+            }),
+            other => other,
+        };
+        let Err(why) = posted else { return Ok(()) };
+        undo(&to.member, message, originals);
+        // It has become a proxy meanwhile, or is none any more; each round takes such a change.
+        if !has_turned(to, kind, &why) {
+            return Err(why);
+        }
+    }
 }
 
 /// As [`super::send::try_post`].
@@ -64,8 +79,21 @@ pub(super) fn try_post(
     reply: Option<u64>,
     message: &mut Message,
 ) -> Result<(), SendError> {
-    let Prepared { plan, originals } = prepare(to, kind, reply, message)?;
-    post(to, spot, kind, &plan, message).inspect_err(|_| undo(&to.member, message, originals))
+    loop {
+        let Prepared {
+            plan,
+            takes,
+            originals,
+        } = prepare(to, kind, reply, message)?;
+        let Err(why) = post(to, spot, takes, &plan, message) else {
+            return Ok(());
+        };
+        undo(&to.member, message, originals);
+        // As in `deliver`.
+        if !has_turned(to, kind, &why) {
+            return Err(why);
+        }
+    }
 }
 
 fn prepare(
@@ -80,8 +108,17 @@ fn prepare(
     let queue = to.queue();
     check(to, message)?;
     probe!(SendChecked);
-    // Relaxed: whether this is our port's status is asked after the claim.
-    let status = PortStatus::unpack(queue.port.control.status.load(Ordering::Relaxed));
+    // Whether this is our port's status is asked after the claim. Acquire: of a proxied port, where
+    // its home is.
+    let status = PortStatus::unpack(queue.port.control.status.load(Ordering::Acquire));
+    let takes = match status.proxied && is_live(status, to.port) {
+        true => {
+            elsewhere::may_travel(message)?;
+            elsewhere::is_reachable(to)?;
+            takes_elsewhere(to, kind)
+        }
+        false => takes(to, kind),
+    };
     if status.copied && message.structure {
         return Err(SendError::Structure);
     }
@@ -118,7 +155,11 @@ fn prepare(
             return Err(SendError::Open(reason));
         }
     }
-    Ok(Prepared { plan, originals })
+    Ok(Prepared {
+        plan,
+        takes,
+        originals,
+    })
 }
 
 /// Whether a message may go on to another domain.

@@ -13,7 +13,7 @@ use super::{Access, BindError, ReceiveError, ReceiveRight, SendError, SendRight,
 use crate::port::message::{Message, drop_sent};
 use crate::space::Member;
 use crate::space::counters;
-use crate::wait::Waiting;
+use crate::wait::{Armable, Waiting};
 use crate::{Deadline, Disowned, NoDescriptor, Refused};
 use crossbeam_utils::atomic::AtomicCell;
 use portolan_abi::port::{PortName, RightKind, RightWord, TAG_MASK, event};
@@ -21,6 +21,7 @@ use portolan_abi::slot::Kind;
 use portolan_shm::mark;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 /// Reply ports that are not in use: one at hand, the others behind a lock.
 #[derive(Default)]
@@ -29,6 +30,8 @@ pub(crate) struct ReplyPorts {
     // Boxed, so that one can be put at hand without moving.
     #[allow(clippy::vec_box)]
     others: Mutex<Vec<Box<ReplyPort>>>,
+    /// The node that the answers go on to, if they do.
+    node: Option<Box<str>>,
 }
 
 struct ReplyPort {
@@ -48,10 +51,20 @@ pub struct Request {
 }
 
 /// A request on its way, to be waited for. Dropped, it is abandoned.
+///
+/// Any number of them can be waited for at once, in a [`WaitSet`](crate::WaitSet). It names one when
+/// its answer has come, when the request was dropped or its server has died, or when its own
+/// [deadline](Self::with_deadline) has passed: in each case [`wait`](Self::wait) says which, at once.
 #[must_use = "a dropped request is abandoned"]
 pub struct PendingReply {
     pool: Arc<ReplyPorts>,
     port: Option<Box<ReplyPort>>,
+    /// The answer, if a wait set has found it.
+    answer: Option<Box<Result<Message, RequestError>>>,
+    /// When it is waited for no longer.
+    due: Deadline,
+    /// Of which membership it is: its number.
+    membership: u64,
 }
 
 /// Why a request was not answered.
@@ -158,6 +171,9 @@ impl SendRight {
                 Ok(PendingReply {
                     pool: Arc::clone(&self.replies),
                     port: Some(port),
+                    answer: None,
+                    due: Deadline::NEVER,
+                    membership: self.to.member.number,
                 })
             }
             Err(error) => Err(error),
@@ -295,6 +311,30 @@ impl ReplyPort {
 }
 
 impl PendingReply {
+    /// The same, which is waited for until then and no longer: from then on [`wait`](Self::wait)
+    /// gives [`RequestError::TimedOut`] at once if there is no answer, and a wait set names it.
+    ///
+    /// ```
+    /// use portolan::{Access, Deadline, Domain, Message, PortOptions, RequestError, WaitSet, WhenFull};
+    /// use std::time::Duration;
+    /// let domain = Domain::private()?;
+    /// let port = domain.bind(PortOptions::unnamed().synchronous())?;
+    /// let mut set = WaitSet::new(&domain)?;
+    /// let pending = port.make_send().begin_request(Message::new(b"any news?")?, WhenFull::Fail)?;
+    /// let token = set.add(pending.with_deadline(Duration::from_millis(1)))?;
+    /// assert_eq!(set.wait(Deadline::NEVER)?.next(), Some(token.any()));
+    /// let mut pending = set.remove(token).ok_or("not in the set")?;
+    /// let answer = pending.wait(Access::Later, Deadline::NEVER);
+    /// assert!(matches!(answer, Err(RequestError::TimedOut)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn with_deadline(self, deadline: impl Into<Deadline>) -> Self {
+        Self {
+            due: deadline.into(),
+            ..self
+        }
+    }
+
     /// Waits for the answer. After [`RequestError::TimedOut`] it can be waited for again.
     ///
     /// # Errors
@@ -305,6 +345,7 @@ impl PendingReply {
         access: Access,
         deadline: impl Into<Deadline>,
     ) -> Result<Message, RequestError> {
+        // Where a wait set has found it nothing is there any more, and it is the answer.
         let Some(port) = &mut self.port else {
             return Err(RequestError::Dropped);
         };
@@ -323,7 +364,10 @@ impl PendingReply {
         let Some(port) = &mut self.port else {
             return Err(RequestError::Dropped);
         };
-        let answer = port.wait(access, deadline);
+        let answer = match self.answer.take() {
+            Some(answer) => answer.inspect(|message| port.port.open(message, access)),
+            None => port.wait(access, deadline.min(self.due)),
+        };
         if !matches!(
             answer,
             Err(RequestError::TimedOut | RequestError::Disowned(_))
@@ -334,10 +378,72 @@ impl PendingReply {
         answer
     }
 
+    /// Whether a wait would end at once.
+    fn is_over(&mut self) -> bool {
+        let Some(port) = &mut self.port else {
+            return true;
+        };
+        if self.answer.is_none() {
+            // Taken, so that an answer to an older request is not taken for this one's.
+            match port.wait(Access::Later, Deadline::NOW) {
+                Err(RequestError::TimedOut) => {}
+                answer => self.answer = Some(Box::new(answer)),
+            }
+        }
+        self.answer.is_some() || self.due.has_passed()
+    }
+
     /// Where the answer will come in.
     #[cfg(feature = "tokio")]
     pub(crate) fn port(&mut self) -> Option<&mut ReceiveRight> {
         self.port.as_mut().map(|p| &mut p.port)
+    }
+}
+
+impl std::fmt::Debug for PendingReply {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PendingReply")
+            .field("port", &self.port.as_ref().map(|port| &port.port))
+            .field("answered", &self.answer.is_some())
+            .field("due", &self.due)
+            .finish()
+    }
+}
+
+impl Armable for PendingReply {
+    fn kind(&self) -> &'static str {
+        "the pending reply"
+    }
+
+    fn membership(&self) -> u64 {
+        self.membership
+    }
+
+    fn may_have(&mut self) -> bool {
+        self.is_over()
+    }
+
+    fn due(&self) -> Option<Instant> {
+        self.due.instant()
+    }
+
+    fn arm_for(&mut self, link: u64) -> bool {
+        loop {
+            if let Some(port) = &mut self.port {
+                port.port.arm_for(0);
+            }
+            if link == 0 {
+                return true;
+            }
+            if self.is_over() {
+                return false;
+            }
+            if let Some(port) = &mut self.port
+                && port.port.arm_for(link)
+            {
+                return true;
+            }
+        }
     }
 }
 
@@ -500,6 +606,14 @@ impl Request {
 }
 
 impl ReplyPorts {
+    /// Reply ports whose answers go on to this node, whose name was checked.
+    pub(super) fn for_node(node: &str) -> Self {
+        Self {
+            node: Some(node.into()),
+            ..Self::default()
+        }
+    }
+
     #[inline]
     fn take(&self, member: &Arc<Member>) -> Result<Box<ReplyPort>, BindError> {
         match self.at_hand.take() {
@@ -519,10 +633,11 @@ impl ReplyPorts {
             Some(port) => Ok(port),
             None => {
                 let options = PortOptions::unnamed().queue(3).for_replies();
-                Ok(Box::new(ReplyPort {
-                    port: bind(member, &options)?,
-                    tag: 0,
-                }))
+                let port = bind(member, &options)?;
+                if let Some(node) = &self.node {
+                    port.proxy_for(node, None);
+                }
+                Ok(Box::new(ReplyPort { port, tag: 0 }))
             }
         }
     }

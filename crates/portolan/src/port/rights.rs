@@ -1,6 +1,6 @@
 //! Rights are what a program holds on a port; they may travel in messages.
 
-use super::request::ReplyPorts;
+use super::request::{ReplyPorts, answer_for_dead};
 use super::{ReceiveRight, SendError, WhenFull, entry, send};
 use crate::Refused;
 use crate::port::message::{Message, drop_sent};
@@ -185,6 +185,16 @@ impl SendOnceRight {
     pub fn send(mut self, mut message: Message) -> Result<(), Refused<Message, SendError>> {
         self.post(Kind::Reply, &mut message)
             .map_err(|why| Refused::new(message, why))
+    }
+
+    /// Tells the client that waits for the answer that its server is dead, as the host does for a
+    /// server that has died.
+    pub(crate) fn server_dead(mut self) {
+        if self.to.member.present().is_ok() {
+            answer_for_dead(&self.to.member, self.to.port, self.tag);
+            self.given = true;
+            self.uncount();
+        }
     }
 
     fn is_live(&self) -> bool {

@@ -82,7 +82,8 @@ fn post_short(
         return false;
     };
     probe!(SendPlanned);
-    let Ok(posted) = post_untraced(to, spot, kind, &plan, message, Carried::NOTHING) else {
+    let takes = takes(to, kind);
+    let Ok(posted) = post_untraced(to, spot, takes, &plan, message, Carried::NOTHING) else {
         return false;
     };
     message.emptied();
@@ -121,7 +122,8 @@ fn post_one(
         extents: std::slice::from_ref(extent),
         ..Carried::NOTHING
     };
-    let Ok(posted) = post_untraced(to, spot, kind, &plan, message, carried) else {
+    let takes = takes(to, kind);
+    let Ok(posted) = post_untraced(to, spot, takes, &plan, message, carried) else {
         return false;
     };
     if let Some(mut extent) = message.extents.pop() {
@@ -156,10 +158,16 @@ fn deliver_any(
     if to.prepares {
         return prepare::deliver(to, spot, kind, reply, message, when_full);
     }
-    match plan_and_post(to, spot, kind, reply, message) {
+    let sent = match plan_and_post(to, spot, kind, reply, message) {
         Err(SendError::Full { slots }) => full(to, message, when_full, slots, |message| {
             plan_and_post(to, spot, kind, reply, message)
         }),
+        other => other,
+    };
+    match sent {
+        Err(why) if has_turned(to, kind, &why) => {
+            prepare::deliver(to, spot, kind, reply, message, when_full)
+        }
         other => other,
     }
 }
@@ -180,7 +188,10 @@ fn try_post_any(
     if to.prepares {
         return prepare::try_post(to, spot, kind, reply, message);
     }
-    plan_and_post(to, spot, kind, reply, message)
+    match plan_and_post(to, spot, kind, reply, message) {
+        Err(why) if has_turned(to, kind, &why) => prepare::try_post(to, spot, kind, reply, message),
+        other => other,
+    }
 }
 
 /// The queue was found full; `attempt` posts the message.
@@ -266,7 +277,7 @@ pub(super) fn plan_and_post(
         inline_capacity(to.queue().slot_lines()),
     )?;
     probe!(SendPlanned);
-    post(to, spot, kind, &plan, message)
+    post(to, spot, takes(to, kind), &plan, message)
 }
 
 /// Whether an entry with this status word holds the port of this name.
@@ -274,21 +285,22 @@ fn is_live(status: u64, port: PortName) -> bool {
     super::rights::is_live(PortStatus::unpack(status), port)
 }
 
-/// One attempt with a message that was checked and laid out. On success everything in
-/// `message` belongs to the receiver, and what is left of it is empty.
+/// One attempt with a message that was checked and laid out for a port whose status is as `takes`
+/// says, a mask and a value. On success everything in `message` belongs to the receiver, and what
+/// is left of it is empty.
 #[inline(always)]
 pub(super) fn post(
     to: &Attached,
     spot: &Spot,
-    kind: Kind,
+    takes: (u64, u64),
     plan: &Plan,
     message: &mut Message,
 ) -> Result<(), SendError> {
     // Before the claim, and so before a receiver can take the message.
     if to.traces(EventKind::Send) {
-        return post_traced(to, spot, kind, plan, message);
+        return post_traced(to, spot, takes, plan, message);
     }
-    post_and_give(to, spot, kind, plan, message).map(drop)
+    post_and_give(to, spot, takes, plan, message).map(drop)
 }
 
 /// The same, and recorded.
@@ -297,13 +309,13 @@ pub(super) fn post(
 fn post_traced(
     to: &Attached,
     spot: &Spot,
-    kind: Kind,
+    takes: (u64, u64),
     plan: &Plan,
     message: &mut Message,
 ) -> Result<(), SendError> {
     let begun = Begun::now(EventKind::Send);
     let bytes = message.len() as u64;
-    let position = post_and_give(to, spot, kind, plan, message)?;
+    let position = post_and_give(to, spot, takes, plan, message)?;
     let about = About::message(to.port.index, position, bytes);
     to.member.record(begun, about);
     Ok(())
@@ -314,12 +326,12 @@ fn post_traced(
 fn post_and_give(
     to: &Attached,
     spot: &Spot,
-    kind: Kind,
+    takes: (u64, u64),
     plan: &Plan,
     message: &mut Message,
 ) -> Result<u64, SendError> {
     let carried = Carried::of(&to.member, message);
-    let posted = post_untraced(to, spot, kind, plan, message, carried)?;
+    let posted = post_untraced(to, spot, takes, plan, message, carried)?;
     let bytes = given(message);
     message.emptied();
     posted.settle(to, bytes);
@@ -395,7 +407,7 @@ impl Posted {
 fn post_untraced(
     to: &Attached,
     spot: &Spot,
-    kind: Kind,
+    takes: (u64, u64),
     plan: &Plan,
     message: &Message,
     carried: Carried<'_>,
@@ -403,7 +415,6 @@ fn post_untraced(
     let member = &to.member;
     let queue = to.queue();
     // All that can be done before the claim is: see `Claim::fill`.
-    let takes = takes(to, kind);
     // Before the claim as well as under it: our queue's memory may be another port's, and our
     // spot its end, if the right was a dead name when we came by it (see `Queue::claim`).
     let status = queue.port.control.status.load(Ordering::Acquire);
@@ -457,19 +468,44 @@ fn post_untraced(
     })
 }
 
-/// What the port's status must be to take this kind of message: a mask and a value.
+/// What the port's status must be to take this kind of message: a mask and a value. Not of a
+/// proxied port.
 #[inline(always)]
-fn takes(to: &Attached, kind: Kind) -> (u64, u64) {
+pub(super) fn takes(to: &Attached, kind: Kind) -> (u64, u64) {
+    PortStatus::takes(to.port.generation, takes_requests(kind))
+}
+
+/// The same, of a proxied port.
+pub(super) fn takes_elsewhere(to: &Attached, kind: Kind) -> (u64, u64) {
+    PortStatus::takes_elsewhere(to.port.generation, takes_requests(kind))
+}
+
+/// Whether a port that takes this kind of message is synchronous; `None`: both kinds take it.
+#[inline(always)]
+fn takes_requests(kind: Kind) -> Option<bool> {
     match kind {
-        Kind::Message => PortStatus::takes(to.port.generation, Some(false)),
-        Kind::Request => PortStatus::takes(to.port.generation, Some(true)),
-        Kind::Reply | Kind::Dropped | Kind::ServerDead => {
-            PortStatus::takes(to.port.generation, None)
-        }
+        Kind::Message => Some(false),
+        Kind::Request => Some(true),
+        Kind::Reply | Kind::Dropped | Kind::ServerDead => None,
     }
 }
 
-/// The port is not one that takes this: it is dead, or of the other kind.
+/// Whether a send was refused for no other reason than that the port is proxied, or was, and is
+/// not any more: the port is of the kind that takes this, and alive.
+#[cold]
+pub(super) fn has_turned(to: &Attached, kind: Kind, why: &SendError) -> bool {
+    // The latter: a sender that looked for a free slot gives up if the status is another meanwhile.
+    let (SendError::WrongKind(..) | SendError::DeadName) = why else {
+        return false;
+    };
+    // Acquire: as in `refuse`. No dead port comes alive, and none becomes one of the other kind.
+    let status = to.queue().port.control.status.load(Ordering::Acquire);
+    let of_kind =
+        takes_requests(kind).is_none_or(|kind| PortStatus::unpack(status).synchronous == kind);
+    of_kind && is_live(status, to.port)
+}
+
+/// The port is not one that takes this: it is dead, of the other kind, or proxied ([`has_turned`]).
 #[cold]
 fn refuse(status: u64, to: &Attached) -> SendError {
     entry::sweep(&to.member, to.port.index);

@@ -25,8 +25,8 @@ use portolan_shm::mark;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 
-/// Bits of a status word by which a process beyond the domain holds a port: none of this version
-/// sets one, and a port with one is not ours to close.
+/// Bits of a status word by which a process beyond the domain holds a port. A proxied port has one,
+/// and does not move in this version; a port with one is not ours to close.
 const BEYOND: u64 = 0xff << 56;
 
 /// A port that moves, as it was seen.

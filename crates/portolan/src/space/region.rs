@@ -423,7 +423,8 @@ pub(crate) struct Attached {
     /// The port.
     pub(crate) port: PortName,
     /// What is sent there needs work that a retry does not repeat: it is copied, closed here, or
-    /// looked at because it goes on to another domain.
+    /// looked at because it goes on to another domain or node. Of a port that has become a proxy
+    /// since, the status word says it.
     pub(crate) prepares: bool,
     // As the queue.
     own: OwnLines<'static>,
@@ -455,7 +456,7 @@ impl Attached {
         let status = PortStatus::unpack(queue.port.control.status.load(Ordering::Acquire));
         // Relaxed: of a port that lives, as its options; it was stored before its status.
         let goes_on = queue.port.control.most.load(Ordering::Relaxed) != ANY_BYTES;
-        let prepares = member.guard.is_some() || status.copied || goes_on;
+        let prepares = member.guard.is_some() || status.copied || status.proxied || goes_on;
         Some(Self {
             queue,
             member: Arc::clone(member),

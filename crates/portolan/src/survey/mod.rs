@@ -24,6 +24,7 @@ pub use observe::Observer;
 pub use outside::{ConnectionKind, ConnectionSurvey, ExportSurvey};
 pub use segments::{ChannelSurvey, ReaderSurvey, SegmentKind, SegmentSurvey};
 
+use crate::port::node_of;
 use crate::{Disowned, Domain, Protection};
 use portolan_abi::limits::MAX_SPACES;
 use portolan_abi::port::{PortName, PortPhase, PortStatus};
@@ -168,6 +169,10 @@ pub struct PortSurvey {
     pub by_urgency: bool,
     /// Whether receivers get copies.
     pub copied: bool,
+    /// Of a proxied port ([`crate::proxy`]): the node on whose behalf it is received.
+    pub node: Option<String>,
+    /// Whether that node is silent.
+    pub unreachable: bool,
     /// Messages that wait; none in a segment's entry.
     pub depth: usize,
     /// Slots of its queue; one of them is kept for the message that is being read.
@@ -478,6 +483,8 @@ fn port(
         state,
         by_urgency: status.by_urgency,
         copied: status.copied,
+        node: status.proxied.then(|| node_of(entry).0),
+        unreachable: status.unreachable,
         depth: queue
             .filter(|_| !status.shared)
             .map_or(0, |queue| queue.depth()),

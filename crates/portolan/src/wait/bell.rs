@@ -8,6 +8,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::atomic::AtomicU32;
 use std::task::{Context, Poll, ready};
+use std::time::Instant;
 
 /// A descriptor that becomes readable when a word changes, in a runtime's reactor.
 pub(crate) struct Bell {
@@ -55,7 +56,17 @@ impl Bell {
 
     /// From now on the bell fires when `word` is not `value`, or its sleepers are woken.
     pub(crate) fn arm(&mut self, word: &AtomicU32, value: u32) -> io::Result<()> {
-        self.fd.get_mut().0.arm(word, value)
+        self.arm_until(word, value, None)
+    }
+
+    /// The same, and at that time.
+    pub(crate) fn arm_until(
+        &mut self,
+        word: &AtomicU32,
+        value: u32,
+        until: Option<Instant>,
+    ) -> io::Result<()> {
+        self.fd.get_mut().0.arm_until(word, value, until)
     }
 
     /// It does not sleep on any word from now on.

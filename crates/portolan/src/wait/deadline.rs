@@ -61,6 +61,16 @@ impl Deadline {
         }
     }
 
+    /// The earlier of two.
+    pub(crate) fn min(self, other: Self) -> Self {
+        match (self.0, other.0) {
+            (When::Now, _) | (_, When::Now) => Self::NOW,
+            (When::Never, _) => other,
+            (_, When::Never) => self,
+            (When::At(one), When::At(two)) => Self::at(one.min(two)),
+        }
+    }
+
     pub(crate) fn is_now(self) -> bool {
         self.0 == When::Now
     }

@@ -1,9 +1,11 @@
 //! Tests wait sets: a wait names everything that has come, a waiting thread is woken, and nothing
 //! else happens.
 
+mod answers;
 mod others;
 mod ports;
 mod readers;
+mod room;
 mod wakes;
 
 use portolan::{
@@ -12,7 +14,7 @@ use portolan::{
 };
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, EventData, EventFlags};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Once;
 use std::time::{Duration, Instant};
 
@@ -105,6 +107,11 @@ fn drain(set: &mut WaitSet, ready: Ready) -> Vec<String> {
         all.extend(std::iter::from_fn(|| take(port).ok()));
     }
     all
+}
+
+/// Whether the set's descriptor is readable, waiting so long for it.
+fn readable(set: &WaitSet, deadline: Deadline) -> bool {
+    portolan_sys::process::poll(&[set.as_fd()], deadline.instant()).unwrap()[0].readable
 }
 
 /// An epoll instance with a set in it.

@@ -52,15 +52,17 @@
 
 mod close;
 mod events;
+mod proxied;
 mod receiver;
 mod sender;
 
 pub use close::{CloseStep, Closing};
+pub use proxied::{Home, Proxied};
 pub use receiver::{Cursor, Found, Next, Woken};
 pub use sender::{Claim, ClaimError, Published, Spot};
 
 use crate::atomic::{AtomicU32, AtomicU64, Ordering};
-use portolan_abi::limits::{MAX_SLOT_LINES, MAX_SLOTS, MIN_SLOTS};
+use portolan_abi::limits::{MAX_NODE_NAME, MAX_SLOT_LINES, MAX_SLOTS, MIN_SLOTS};
 use portolan_abi::slot::{Phase, SlotState};
 
 /// One cache line of a queue.
@@ -104,7 +106,7 @@ pub struct PortEntry {
     pub sender: SenderLine,
     /// Written by senders that wait for room; read by the receiver.
     pub room: RoomLine,
-    /// Counters for people.
+    /// Counters for people; of a proxied port, whose it is.
     pub counters: Counters,
     /// The port's name, zero-padded.
     pub name: Line,
@@ -199,6 +201,12 @@ pub struct Counters {
     pub dropped: AtomicU64,
     /// Senders that found the queue full.
     pub full: AtomicU64,
+    /// Of a proxied port: goes up before and after each change of the words below (V2).
+    pub home_changes: AtomicU64,
+    /// Since when its home's node is silent, nanoseconds of the monotonic clock; 0 while it is not.
+    pub silent_since: AtomicU64,
+    /// The name of its home's node, zero-padded.
+    pub node: [AtomicU64; MAX_NODE_NAME / 8],
 }
 
 /// See [`PortEntry::rights`], and R2 of [`crate::rights`].

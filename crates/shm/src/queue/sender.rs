@@ -184,6 +184,45 @@ impl<'r> Queue<'r> {
         Err(ClaimError::Full { slots: self.slots })
     }
 
+    /// Whether a sender would find a slot to claim now, or that the port is closed. It looks as
+    /// [`Queue::claim`] does, and changes nothing.
+    ///
+    /// For one that waits for room and is not a sender: it announces itself first
+    /// ([`Queue::announce_waiting`]), then looks (Q7). The port must live, or have lived until
+    /// now, for the answer to mean anything.
+    pub fn has_room(&self) -> bool {
+        // Acquire: see `publish`.
+        let mut at = self.port.sender.tail.load(Ordering::Acquire);
+        let mut passed = 0;
+        // The bound is as in `walk`.
+        for _ in 0..WALK * self.slots {
+            let found = self.slot(at).state(Ordering::SeqCst);
+            match found.phase() {
+                Phase::Closed => return true,
+                // A sender finds out what is wrong, if the position is an earlier one.
+                Phase::Free if found.position() <= at => return true,
+                _ if found.has(SlotState::CLOSING) => return true,
+                _ if found.position() < at => {
+                    passed += 1;
+                    if !found.has(SlotState::PASSED) || passed > self.slots {
+                        return false;
+                    }
+                    at += 1;
+                }
+                // Others have been here since.
+                _ if found.position() > at + 2 * self.slots_u64() => {
+                    at = self.port.receiver.head.load(Ordering::Acquire);
+                    passed = 0;
+                }
+                _ => {
+                    at += 1;
+                    passed = 0;
+                }
+            }
+        }
+        false
+    }
+
     /// Q3: leaves the positions from `from` to `to` out, so that no slot ever comes back
     /// at one of them; `false` if one has come back already.
     fn leave_out(&self, from: u64, to: u64) -> bool {

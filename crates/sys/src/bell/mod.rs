@@ -1,7 +1,7 @@
 //! Makes a descriptor readable when a futex word changes.
 //!
 //! A thread can sleep on a futex, and cannot poll it. A [`FutexFd`] turns one word at a time into a
-//! descriptor for poll, epoll and libraries above them:
+//! descriptor for poll, epoll and libraries above them, until a deadline if it has one:
 //!
 //! ```text
 //!         arm(word, value)                 the word is not `value`, or a waker
@@ -13,9 +13,13 @@
 //! An armed bell is a sleeper like any other: a wake of a limited number of sleepers may wake the
 //! bell. A caller that wants another sleeper woken instead must disarm the bell before.
 //!
-//! It uses an io_uring futex wait, whose ring can be polled. Where io_uring is missing or
-//! forbidden, as in many containers, a sleeping helper thread does the same. Neither
-//! uses the processor while nothing happens.
+//! The same descriptor may wait for any number of *further words* besides, each under a key
+//! ([`FutexFd::arm_word`]): it is readable when one of them has rung too, and
+//! [`FutexFd::drain_words`] says which.
+//!
+//! It uses io_uring futex waits, whose ring can be polled. Where io_uring is missing or
+//! forbidden, as in many containers, a sleeping helper thread does the same, and for further words
+//! one for each 127. None uses the processor while nothing happens.
 //!
 //! # The word may go
 //!
@@ -25,11 +29,13 @@
 
 mod ring;
 mod thread;
+mod words;
 
 use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::AtomicU32;
+use std::time::Instant;
 
 use self::ring::Ring;
 use self::thread::Helper;
@@ -66,6 +72,22 @@ enum Inner {
     /// Boxed, because it is several times as large.
     Ring(Box<Ring>),
     Helper(Helper),
+}
+
+/// A word that is waited for: where it is, and which value it has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Watched {
+    address: usize,
+    expected: u32,
+}
+
+impl Watched {
+    fn new(word: &AtomicU32, expected: u32) -> Self {
+        Self {
+            address: word.as_ptr().addr(),
+            expected,
+        }
+    }
 }
 
 /// What a [`FutexFd`] works with.
@@ -135,9 +157,101 @@ impl FutexFd {
     ///
     /// The kernel's; nothing is armed then. `Unsupported` in a forked child.
     pub fn arm(&mut self, word: &AtomicU32, expected: u32) -> io::Result<()> {
+        self.arm_until(word, expected, None)
+    }
+
+    /// The same, until a deadline, at which the bell fires too.
+    ///
+    /// # Errors
+    ///
+    /// As [`arm`](Self::arm).
+    ///
+    /// ```
+    /// use portolan_sys::bell::FutexFd;
+    /// use std::sync::atomic::AtomicU32;
+    /// use std::time::{Duration, Instant};
+    /// # use std::os::fd::AsFd;
+    /// let word = AtomicU32::new(0);
+    /// let mut bell = FutexFd::new()?;
+    /// bell.arm_until(&word, 0, Some(Instant::now() + Duration::from_millis(1)))?;
+    /// portolan_sys::process::poll(&[bell.as_fd()], None)?;
+    /// assert!(bell.drain()?);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn arm_until(
+        &mut self,
+        word: &AtomicU32,
+        expected: u32,
+        until: Option<Instant>,
+    ) -> io::Result<()> {
         match self.inner()? {
-            Inner::Ring(ring) => ring.arm(word, expected),
-            Inner::Helper(helper) => helper.arm(word, expected),
+            Inner::Ring(ring) => ring.arm(word, expected, until),
+            Inner::Helper(helper) => helper.arm(word, expected, until),
+        }
+    }
+
+    /// Waits for a further word besides, under this key, in the place of what it waited for under
+    /// it. What rings once is waited for no more. A waker changes the word before it wakes: one that
+    /// does not may wake nobody.
+    ///
+    /// The descriptor may have been readable for another word, and not be any more: call
+    /// [`drain_words`](Self::drain_words) afterwards.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's. `Unsupported` in a forked child.
+    ///
+    /// ```
+    /// use portolan_sys::{bell::FutexFd, futex};
+    /// use std::sync::atomic::{AtomicU32, Ordering};
+    /// # use std::os::fd::AsFd;
+    /// let words = [const { AtomicU32::new(0) }; 3];
+    /// let mut bell = FutexFd::new()?;
+    /// for (key, word) in (0..).zip(&words) {
+    ///     bell.arm_word(key, word, 0)?;
+    /// }
+    /// assert_eq!(bell.drain_words()?, []);
+    /// words[1].store(1, Ordering::Release);
+    /// futex::wake(&words[1], u32::MAX);
+    /// portolan_sys::process::poll(&[bell.as_fd()], None)?;
+    /// assert_eq!(bell.drain_words()?, [1]);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn arm_word(&mut self, key: u32, word: &AtomicU32, expected: u32) -> io::Result<()> {
+        match self.inner()? {
+            Inner::Ring(ring) => ring.arm_word(key, word, expected),
+            Inner::Helper(helper) => helper.words.arm(key, Watched::new(word, expected)),
+        }
+    }
+
+    /// Waits for no further word under this key any more, and forgets that it has rung.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's. `Unsupported` in a forked child.
+    pub fn disarm_word(&mut self, key: u32) -> io::Result<()> {
+        match self.inner()? {
+            Inner::Ring(ring) => ring.cancel_word(key),
+            Inner::Helper(helper) => {
+                helper.words.cancel(key);
+                Ok(())
+            }
+        }
+    }
+
+    /// Keys of the further words that have rung since the last call: they were woken, or had another
+    /// value. Each may ring for no reason.
+    ///
+    /// Call [`drain`](Self::drain) too: after each of the two the descriptor may not be readable,
+    /// whatever the other one would say.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's. `Unsupported` in a forked child.
+    pub fn drain_words(&mut self) -> io::Result<Vec<u32>> {
+        match self.inner()? {
+            Inner::Ring(ring) => ring.drain_words(),
+            Inner::Helper(helper) => helper.drain_words(),
         }
     }
 
@@ -166,14 +280,15 @@ impl FutexFd {
     }
 
     /// Whether the bell has fired since it was armed. If so it is idle and not readable
-    /// any more: look at the word, then arm it again.
+    /// any more: look at the word, then arm it again. Of further words see
+    /// [`drain_words`](Self::drain_words).
     ///
     /// # Errors
     ///
     /// The kernel's. `Unsupported` in a forked child.
     pub fn drain(&mut self) -> io::Result<bool> {
         match self.inner()? {
-            Inner::Ring(ring) => Ok(ring.drain()),
+            Inner::Ring(ring) => ring.drain_bell(),
             Inner::Helper(helper) => helper.drain(),
         }
     }

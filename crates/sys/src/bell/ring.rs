@@ -1,14 +1,23 @@
-//! Makes a bell with an io_uring: a futex wait in a ring that can be polled.
+//! Makes a bell with an io_uring: futex waits in a ring that can be polled.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::atomic::AtomicU32;
+use std::time::Instant;
 
+use io_uring::types::{TimeoutFlags, Timespec};
 use io_uring::{IoUring, Probe, opcode, squeue};
 
-/// Entries of the submission queue: one wait and one cancellation.
+use super::Watched;
+use crate::time;
+
+/// Entries of the submission queue: one wait or timer, or its cancellation, at a time.
 const ENTRIES: u32 = 2;
+/// Completions that fit into the ring: no more memory than for fewer, a page. The kernel keeps
+/// further ones until there is room.
+const COMPLETIONS: u32 = 128;
 
 /// futex2's flag for a word of 32 bits, shared between processes.
 const FUTEX2_SIZE_U32: u32 = 2;
@@ -23,7 +32,18 @@ pub(super) struct Ring {
     ring: IoUring,
     /// Number of the wait that is in the kernel.
     armed: Option<u64>,
-    waits: u64,
+    /// Number of the timer that ends it, if there is one.
+    timer: Option<u64>,
+    /// The bell has fired, and that was not drained.
+    fired: bool,
+    /// Further words: by key, the number of the wait, and for what.
+    words: HashMap<u32, (u64, Watched)>,
+    /// Their keys, by the number of the wait.
+    keys: HashMap<u64, u32>,
+    /// Keys of those that have rung.
+    rung: Vec<u32>,
+    /// Waits and timers so far.
+    numbers: u64,
 }
 
 impl Ring {
@@ -31,7 +51,9 @@ impl Ring {
         // Completions interrupt the thread that armed the ring (see `Kind::Ring`). With
         // IORING_SETUP_DEFER_TASKRUN they would not, but then nothing wakes a poller
         // either: on Linux 6.18 `epoll_wait` slept on.
-        let ring = IoUring::new(ENTRIES)?;
+        let ring = IoUring::builder()
+            .setup_cqsize(COMPLETIONS)
+            .build(ENTRIES)?;
         let mut probe = Probe::new();
         ring.submitter().register_probe(&mut probe)?;
         if !probe.is_supported(opcode::FutexWait::CODE) {
@@ -40,55 +62,146 @@ impl Ring {
         Ok(Self {
             ring,
             armed: None,
-            waits: 0,
+            timer: None,
+            fired: false,
+            words: HashMap::new(),
+            keys: HashMap::new(),
+            rung: Vec::new(),
+            numbers: 0,
         })
     }
 
-    pub(super) fn arm(&mut self, word: &AtomicU32, expected: u32) -> io::Result<()> {
+    pub(super) fn arm(
+        &mut self,
+        word: &AtomicU32,
+        expected: u32,
+        until: Option<Instant>,
+    ) -> io::Result<()> {
         self.cancel()?;
-        self.waits += 1;
-        let wait = opcode::FutexWait::new(word.as_ptr(), expected.into(), ANY, FUTEX2_SIZE_U32);
-        self.submit(&wait.build().user_data(self.waits), 0)?;
-        self.armed = Some(self.waits);
+        // A deadline too far away to express never comes.
+        if let Some(at) = until.and_then(time::absolute) {
+            let at = Timespec::new()
+                .sec(at.tv_sec.unsigned_abs())
+                .nsec(u32::try_from(at.tv_nsec).unwrap_or(0));
+            let number = self.number();
+            let timer = opcode::Timeout::new(&raw const at)
+                .flags(TimeoutFlags::ABS)
+                .build();
+            self.submit(&timer.user_data(number), 0)?;
+            self.timer = Some(number);
+        }
+        let number = self.number();
+        self.submit(&wait(word, expected, number), 0)?;
+        self.armed = Some(number);
         Ok(())
     }
 
-    pub(super) fn drain(&mut self) -> bool {
-        let mut fired = false;
-        // To the end: what is left of a wait that was called off goes as well.
-        for completion in self.ring.completion() {
-            fired |= Some(completion.user_data()) == self.armed;
+    /// Waits for a further word, under this key, in the place of what was waited for under it.
+    pub(super) fn arm_word(&mut self, key: u32, word: &AtomicU32, expected: u32) -> io::Result<()> {
+        let watched = Watched::new(word, expected);
+        self.drain()?;
+        if self.words.get(&key).is_some_and(|(_, is)| *is == watched) {
+            return Ok(());
         }
-        if fired {
-            self.armed = None;
-        }
-        fired
+        self.cancel_word(key)?;
+        let number = self.number();
+        self.submit(&wait(word, expected, number), 0)?;
+        self.words.insert(key, (number, watched));
+        self.keys.insert(number, key);
+        Ok(())
     }
 
-    /// Takes the wait out of the kernel and its completion out of the queue.
+    /// Takes the wait for a further word out of the kernel.
+    pub(super) fn cancel_word(&mut self, key: u32) -> io::Result<()> {
+        self.drain()?;
+        if let Some((number, _)) = self.words.get(&key) {
+            self.cancel_one(*number)?;
+        }
+        self.rung.retain(|rung| *rung != key);
+        Ok(())
+    }
+
+    pub(super) fn drain_bell(&mut self) -> io::Result<bool> {
+        self.drain()?;
+        let fired = std::mem::take(&mut self.fired);
+        if fired {
+            // Of the word and the timer the other one.
+            self.cancel()?;
+        }
+        Ok(fired)
+    }
+
+    pub(super) fn drain_words(&mut self) -> io::Result<Vec<u32>> {
+        self.drain()?;
+        Ok(std::mem::take(&mut self.rung))
+    }
+
+    /// Takes the waits for the bell's own word out of the kernel, and their completions out of the
+    /// queue.
     pub(super) fn cancel(&mut self) -> io::Result<()> {
-        if self.drain() {
+        self.drain()?;
+        for number in [self.armed, self.timer].into_iter().flatten() {
+            self.cancel_one(number)?;
+        }
+        self.fired = false;
+        Ok(())
+    }
+
+    fn number(&mut self) -> u64 {
+        self.numbers += 1;
+        self.numbers
+    }
+
+    /// Takes all completions; what they were of is in the kernel no more.
+    fn drain(&mut self) -> io::Result<()> {
+        loop {
+            // To the end: what is left of a wait that was called off goes as well.
+            let done: Vec<u64> = self.ring.completion().map(|c| c.user_data()).collect();
+            for number in done {
+                if Some(number) == self.armed {
+                    (self.armed, self.fired) = (None, true);
+                } else if Some(number) == self.timer {
+                    (self.timer, self.fired) = (None, true);
+                } else if let Some(key) = self.keys.remove(&number) {
+                    self.words.remove(&key);
+                    self.rung.push(key);
+                }
+            }
+            if !self.ring.submission().cq_overflow() {
+                return Ok(());
+            }
+            // The kernel moves those over for which there was no room.
+            self.enter(0)?;
+        }
+    }
+
+    /// Whether the wait or timer of this number is in the kernel, as far as was drained.
+    fn is_there(&self, number: u64) -> bool {
+        [self.armed, self.timer].contains(&Some(number)) || self.keys.contains_key(&number)
+    }
+
+    /// Takes one wait or timer out of the kernel, and its completion out of the queue.
+    fn cancel_one(&mut self, number: u64) -> io::Result<()> {
+        if !self.is_there(number) {
             return Ok(());
         }
-        let Some(armed) = self.armed else {
-            return Ok(());
-        };
-        let cancel = opcode::AsyncCancel::new(armed).build().user_data(CANCEL);
+        let cancel = opcode::AsyncCancel::new(number).build().user_data(CANCEL);
         self.submit(&cancel, 1)?;
-        // The wait completes one way or the other, perhaps after its cancellation.
-        while !self.drain() {
+        // It completes one way or the other, perhaps after its cancellation, whose own completion
+        // would otherwise make the ring readable.
+        self.drain()?;
+        while self.is_there(number) {
             self.enter(1)?;
+            self.drain()?;
         }
-        // The cancellation's own completion would otherwise make the ring readable.
-        self.ring.completion().for_each(drop);
         Ok(())
     }
 
     /// Puts an entry into the kernel and waits for `want` completions.
     fn submit(&mut self, entry: &squeue::Entry, want: usize) -> io::Result<()> {
         // SAFETY:
-        // - Neither entry makes the kernel write to our memory, and it reads the futex
-        //   word only while it submits, when the caller's reference is alive.
+        // - No entry makes the kernel write to our memory, and it reads the futex word, or the
+        //   timer's time, only while it submits, when the caller's reference is alive.
         let pushed = unsafe { self.ring.submission().push(entry) };
         pushed.map_err(io::Error::other)?;
         self.enter(want)
@@ -105,10 +218,16 @@ impl Ring {
     }
 }
 
+fn wait(word: &AtomicU32, expected: u32, number: u64) -> squeue::Entry {
+    opcode::FutexWait::new(word.as_ptr(), expected.into(), ANY, FUTEX2_SIZE_U32)
+        .build()
+        .user_data(number)
+}
+
 impl Drop for Ring {
     fn drop(&mut self) {
         // The kernel calls a wait off some time after its ring was closed, and until then a wake
-        // that is meant for another sleeper may end it.
+        // that is meant for another sleeper may end it. Of further words all sleepers are woken.
         let _ = self.cancel();
     }
 }
@@ -125,6 +244,7 @@ impl fmt::Debug for Ring {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Ring")
             .field("armed", &self.armed)
+            .field("words", &self.words.len())
             .finish_non_exhaustive()
     }
 }

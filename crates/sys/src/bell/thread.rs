@@ -11,24 +11,31 @@ use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
+use std::time::Instant;
 
 use rustix::io::Errno;
 use rustix::thread::ClockId;
 use rustix::thread::futex::{self, Wait, WaitFlags, WaitPtr, WaitvFlags};
+use rustix::time::Timespec;
 
+use super::Watched;
+use super::words::Words;
 use crate::futex::wake;
 use crate::process::EventFd;
+use crate::time;
 
 /// Of what the helper sleeps on, the word that changes with each order.
 const ORDERS: usize = 0;
 
 /// Bytes of stack for the helper, which calls little.
-const STACK: usize = 64 << 10;
+pub(super) const STACK: usize = 64 << 10;
 
 #[derive(Debug)]
 pub(super) struct Helper {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
+    /// Further words, which other threads wait for.
+    pub(super) words: Words,
 }
 
 #[derive(Debug)]
@@ -38,17 +45,20 @@ struct Shared {
     orders: AtomicU32,
     /// The one that the helper follows: it sleeps for no older one.
     heard: AtomicU32,
-    fired: EventFd,
+    /// Readable once this order, or a further word, has rung.
+    fired: Arc<EventFd>,
 }
 
 /// What the helper is to do.
 #[derive(Clone, Copy, Debug)]
 enum Order {
     Idle,
-    /// Wait for the word at this address to be woken, or to be something else.
+    /// What was waited for has come.
+    Fired,
+    /// Wait for the word to be woken, or to be something else, or for the deadline.
     Watch {
-        address: usize,
-        expected: u32,
+        word: Watched,
+        until: Option<Instant>,
     },
     Quit,
 }
@@ -64,8 +74,9 @@ impl Helper {
             order: Mutex::new(Order::Idle),
             orders: AtomicU32::new(0),
             heard: AtomicU32::new(0),
-            fired: EventFd::new()?,
+            fired: Arc::new(EventFd::new()?),
         });
+        let words = Words::new(Arc::clone(&shared.fired));
         let theirs = Arc::clone(&shared);
         let thread = thread::Builder::new()
             .name("portolan-bell".to_owned())
@@ -74,18 +85,47 @@ impl Helper {
         Ok(Self {
             shared,
             thread: Some(thread),
+            words,
         })
     }
 
-    pub(super) fn arm(&mut self, word: &AtomicU32, expected: u32) -> io::Result<()> {
-        self.shared.give(Order::Watch {
-            address: word.as_ptr().addr(),
-            expected,
-        })
+    pub(super) fn arm(
+        &mut self,
+        word: &AtomicU32,
+        expected: u32,
+        until: Option<Instant>,
+    ) -> io::Result<()> {
+        let word = Watched::new(word, expected);
+        self.shared.give(Order::Watch { word, until })?;
+        self.tell_of_words()
     }
 
     pub(super) fn drain(&mut self) -> io::Result<bool> {
-        Ok(self.shared.fired.drain()? > 0)
+        let fired = self.shared.take_fired()?;
+        self.tell_of_words()?;
+        Ok(fired)
+    }
+
+    pub(super) fn drain_words(&mut self) -> io::Result<Vec<u32>> {
+        if !self.words.has_rung() {
+            return Ok(Vec::new());
+        }
+        // Under the lock, as an order that fires does: that is told of afterwards.
+        let order = self.shared.lock();
+        self.shared.fired.drain()?;
+        let rung = self.words.take_rung();
+        if matches!(*order, Order::Fired) {
+            self.shared.fired.notify()?;
+        }
+        Ok(rung)
+    }
+
+    /// Words that have rung keep the descriptor readable, which was just drained.
+    fn tell_of_words(&self) -> io::Result<()> {
+        if self.words.has_rung() {
+            self.shared.fired.notify()?;
+        }
+        Ok(())
     }
 
     /// Has the helper leave the word, and waits until it has.
@@ -98,7 +138,7 @@ impl Helper {
         while asleep && self.shared.heard.load(Ordering::Acquire) != given {
             thread::yield_now();
         }
-        Ok(())
+        self.tell_of_words()
     }
 }
 
@@ -146,9 +186,10 @@ impl Shared {
             let orders = waiter(self.orders.as_ptr().addr(), number);
             let ended = match order {
                 Order::Quit => return,
-                Order::Idle => sleep_on(&[orders]),
-                Order::Watch { address, expected } => {
-                    sleep_on(&[orders, waiter(address, expected)])
+                Order::Idle | Order::Fired => sleep_on(&[orders], None),
+                Order::Watch { word, until } => {
+                    // A deadline too far away to express never comes.
+                    sleep_on(&[orders, waiter_for(word)], until.and_then(time::absolute))
                 }
             };
             // The wake for an order comes after it, when we may know it already and sleep
@@ -170,13 +211,28 @@ impl Shared {
     fn fire(&self, number: u32) {
         let mut order = self.lock();
         if self.orders.load(Ordering::Relaxed) == number && matches!(*order, Order::Watch { .. }) {
-            *order = Order::Idle;
+            *order = Order::Fired;
             let _ = self.fired.notify();
         }
     }
+
+    /// Whether what was waited for has come; if so it is forgotten.
+    fn take_fired(&self) -> io::Result<bool> {
+        let mut order = self.lock();
+        self.fired.drain()?;
+        let fired = matches!(*order, Order::Fired);
+        if fired {
+            *order = Order::Idle;
+        }
+        Ok(fired)
+    }
 }
 
-fn waiter(address: usize, expected: u32) -> Wait {
+pub(super) fn waiter_for(word: Watched) -> Wait {
+    waiter(word.address, word.expected)
+}
+
+pub(super) fn waiter(address: usize, expected: u32) -> Wait {
     let mut wait = Wait::new();
     wait.val = expected.into();
     wait.uaddr = WaitPtr::new(ptr::without_provenance_mut(address));
@@ -185,9 +241,12 @@ fn waiter(address: usize, expected: u32) -> Wait {
     wait
 }
 
-fn sleep_on(words: &[Wait]) -> rustix::io::Result<usize> {
+/// Sleeps until one of the words is woken, or has another value, or until a time of the monotonic
+/// clock.
+pub(super) fn sleep_on(words: &[Wait], until: Option<Timespec>) -> rustix::io::Result<usize> {
     loop {
-        match futex::waitv(words, WaitvFlags::empty(), None, ClockId::Monotonic) {
+        let until = until.as_ref();
+        match futex::waitv(words, WaitvFlags::empty(), until, ClockId::Monotonic) {
             Err(Errno::INTR) => {}
             other => return other,
         }
@@ -195,7 +254,7 @@ fn sleep_on(words: &[Wait]) -> rustix::io::Result<usize> {
 }
 
 /// Leaves the process's signals to the threads that know of them.
-fn block_signals() {
+pub(super) fn block_signals() {
     let mut all = MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY:
     // - Room for a signal set.
@@ -217,7 +276,7 @@ mod tests {
             Ok(helper) => helper,
             Err(error) => return eprintln!("no helper: {error}"),
         };
-        helper.arm(&word, 0).unwrap();
+        helper.arm(&word, 0, None).unwrap();
         // Each finds it asleep for this order, as the first one may have.
         for _ in 0..100 {
             while wake(&helper.shared.orders, 1) == 0 {

@@ -122,4 +122,44 @@ pub(super) const MUTANTS: &[Mutant] = &[
         replace: "",
         found_by: model("loom_queue", "no_room_is_slept_over"),
     },
+    Mutant {
+        name: "queue-room-overlooked",
+        breaks: "Q7: who watches for room finds none in a slot that is free",
+        file: "crates/shm/src/queue/sender.rs",
+        find: "Phase::Free if found.position() <= at => return true,",
+        replace: "Phase::Free if found.position() < at => return true,
+                Phase::Free if found.position() == at => return false,",
+        found_by: model("loom_queue", "no_room_is_slept_over_by_who_watches_for_it"),
+    },
+    Mutant {
+        name: "queue-proxied-by-store",
+        breaks: "V1: an owner that marks its port takes back that it was closed",
+        file: "crates/shm/src/queue/proxied.rs",
+        find: "match status.compare_exchange(seen, now.pack(), Ordering::AcqRel, Ordering::Acquire) {",
+        replace: "status.store(now.pack(), Ordering::Release);
+            match Ok::<u64, u64>(seen) {",
+        found_by: model(
+            "loom_proxied",
+            "a_port_that_is_closed_meanwhile_stays_closed",
+        ),
+    },
+    Mutant {
+        name: "queue-proxied-home-torn",
+        breaks: "V2: a home that changes while it is read is read in parts",
+        file: "crates/shm/src/queue/proxied.rs",
+        find: "let still = counters.home_changes.load(Ordering::Relaxed) == before;",
+        replace: "let still = true;",
+        found_by: model(
+            "loom_proxied",
+            "a_home_that_changes_is_read_whole_or_not_at_all",
+        ),
+    },
+    Mutant {
+        name: "queue-proxied-uncompared",
+        breaks: "V3: a send's one compare leaves the bits above the generation out",
+        file: "crates/abi/src/port.rs",
+        find: "let of_generation = (((1 << 32) - 1) << 32, (generation as u64) << 32);",
+        replace: "let of_generation = (((1 << 24) - 1) << 32, (generation as u64) << 32);",
+        found_by: model("loom_proxied", "a_sender_beside_the_change"),
+    },
 ];

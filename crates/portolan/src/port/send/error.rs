@@ -2,6 +2,7 @@
 
 use crate::{AllocateError, Deadline, Disowned, NoDescriptor};
 use portolan_shm::owner::OwnerError;
+use std::time::Instant;
 
 /// What a send does when the queue is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,11 +56,33 @@ pub enum SendError {
     )]
     IntoItself,
     /// The caller's: the message holds a data structure and the port gives its receiver
-    /// copies, which lie at other addresses than the structure's pointers say.
+    /// copies, or is on another node: they lie at other addresses than the structure's pointers
+    /// say.
     #[error(
-        "a structure cannot be copied to another place, as this port would: send it to a port that is not `copied`"
+        "a structure cannot be copied to another place, as this port would: send it to a port of this machine that is not `copied`, or send it as bytes"
     )]
     Structure,
+    /// The caller's: the message holds something that means this machine's memory, and the port is
+    /// on another node.
+    #[error(
+        "{what} cannot leave this machine, and the port is on another node: send its bytes, or a channel or a shared extent in its place"
+    )]
+    StaysHere {
+        /// What the message holds.
+        what: &'static str,
+    },
+    /// The peer's: the port is on another node, which is silent. It may come back: what was sent to
+    /// it before is kept. See [`proxy`](crate::proxy).
+    #[error(
+        "the port is on node {node:?}, which has been silent for {:.1} s: try again later, or send to another one",
+        .since.elapsed().as_secs_f64()
+    )]
+    Unreachable {
+        /// The node.
+        node: String,
+        /// Since when it is silent.
+        since: Instant,
+    },
     /// The caller's: the message holds rights, and the port is another domain's, where they mean
     /// nothing.
     #[error(

@@ -1,5 +1,6 @@
-//! A wait set lets one thread wait for any number of ports, readers of channels, listeners,
-//! subscribers of topics and notifications of importers. This text says *port* for all of them.
+//! A wait set lets one thread wait for any number of ports, answers to requests, room in ports,
+//! readers of channels, listeners, subscribers of topics and notifications of importers. This text
+//! says *port* for all of them.
 //!
 //! ```text
 //!              wait: nothing there                  a sender raises its bit
@@ -27,10 +28,14 @@
 //! - **W5** A bit may be raised late, by a sender that found a link which is gone: for
 //!   another member, another set, or another space's set. Bits are hints, and the port
 //!   itself is looked at before it is reported.
+//! - **W7** What is due at some time, or is told of by a word and not by a bit, is found through
+//!   the set's alarms (`alarms`). A thread that sleeps while a port has a word sleeps on the bell,
+//!   which then waits for the doorbell too.
 //! - **W6** A subscriber waits in a set of its own. While the subscriber is armed in another
 //!   set, so are all members of its own one, under the subscriber's link there; when it is
 //!   loose none of them is linked there any more, and its own set finds them loose (`nested`).
 
+mod alarms;
 #[cfg(feature = "tokio")]
 mod awaited;
 mod error;
@@ -54,6 +59,7 @@ use crate::space::Domain;
 use crate::space::Member;
 use crate::wait::NoDescriptor;
 use crate::wait::{Patience, Waiting};
+use alarms::Alarms;
 use place::Place;
 use portolan_abi::limits::{MAX_PORTS, MAX_WAIT_SETS};
 use portolan_shm::atomic::Ordering;
@@ -63,6 +69,7 @@ use std::any::Any;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Instant;
 
 /// Waits for any number of things ([`Waitable`]): ports, readers of channels, subscribers, listeners
 /// and notifications of exports, at a cost that does not grow with their number.
@@ -115,14 +122,18 @@ pub struct WaitSet {
     loose: Vec<u32>,
     patience: Patience,
     waiting: Waiting,
-    bell: FutexFd,
-    /// The value of the doorbell for which the bell is armed; `None` while it is readable (W4).
-    quiet: Option<u32>,
+    alarms: Alarms,
+    /// The value of the doorbell, and the time, for which the bell is armed; `None` while it is
+    /// readable (W4).
+    quiet: Option<(u32, Option<Instant>)>,
     /// The program has asked for the descriptor.
     watched: AtomicBool,
     /// What an async wait waits with.
     #[cfg(feature = "tokio")]
     async_bell: Option<crate::wait::Bell>,
+    /// The same, of a set with words.
+    #[cfg(feature = "tokio")]
+    async_ring: Option<awaited::AsyncRing>,
 }
 
 impl WaitSet {
@@ -148,11 +159,13 @@ impl WaitSet {
             loose: Vec::new(),
             patience: Patience::default(),
             waiting: Waiting::default(),
-            bell,
+            alarms: Alarms::new(bell),
             quiet: None,
             watched: AtomicBool::new(false),
             #[cfg(feature = "tokio")]
             async_bell: None,
+            #[cfg(feature = "tokio")]
+            async_ring: None,
         };
         armed.map_err(NoDescriptor::from)?;
         Ok(set)
@@ -173,6 +186,10 @@ impl WaitSet {
             // No more than `MAX_PORTS`.
             u32::try_from(self.places.len() - 1).unwrap_or(u32::MAX)
         });
+        if item.word().is_some() {
+            // Its bell is armed and drained in waits, so the descriptor is not left as it was made.
+            self.watched.store(true, Ordering::Relaxed);
+        }
         let place = &mut self.places[index as usize];
         place.waitable = Some(item);
         let token = Token::new(index, place.generation);
@@ -193,8 +210,12 @@ impl WaitSet {
     /// Gives it back; `None` if it is not in the set.
     pub fn remove<T: Waitable>(&mut self, token: Token<T>) -> Option<T> {
         self.get(token)?;
-        let place = self.place(token.any())?;
+        let place = &mut self.places[token.index as usize];
         place.loosen();
+        if self.alarms.forget(token.index, place) {
+            self.ring();
+        }
+        let place = &mut self.places[token.index as usize];
         let waitable: Box<dyn Any> = place.waitable.take()?;
         place.generation = place.generation.wrapping_add(1);
         self.loose.retain(|i| *i != token.index);
@@ -302,7 +323,7 @@ fn take_entry(member: &Member) -> Result<(u32, &WaitSetEntry), WaitSetError> {
 impl AsFd for WaitSet {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.watched.store(true, Ordering::Relaxed);
-        self.bell.as_fd()
+        self.alarms.bell.as_fd()
     }
 }
 

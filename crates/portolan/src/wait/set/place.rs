@@ -1,6 +1,7 @@
 //! Keeps the places of a wait set, and arms what is at each.
 
 use super::waitable::Waitable;
+use std::time::Instant;
 
 /// Room for one thing that is waited for.
 #[derive(Default)]
@@ -9,6 +10,9 @@ pub(super) struct Place {
     pub(super) generation: u32,
     pub(super) waitable: Option<Box<dyn Waitable>>,
     pub(super) armed: bool,
+    /// See [`Alarms`](super::alarms::Alarms).
+    pub(super) due: Option<Instant>,
+    pub(super) has_word: bool,
 }
 
 impl Place {

@@ -9,7 +9,9 @@ use crate::{Deadline, EventKind, NoDescriptor};
 use portolan_abi::thread::{At, Wait};
 use portolan_shm::atomic::Ordering;
 use portolan_shm::mark;
-use portolan_sys::futex;
+use portolan_sys::{futex, process};
+use std::os::fd::AsFd;
+use std::time::Instant;
 
 /// Idle ports that stay loose for a while, because they were busy lately: a wait that
 /// spins looks at them, and their senders need not raise anything.
@@ -28,7 +30,9 @@ impl WaitSet {
         let mut ready = Ready::default();
         let mut looked = None;
         self.entry().awake();
+        self.hear()?;
         self.look(&mut ready);
+        self.alarms.failure().map_err(NoDescriptor::from)?;
         if ready.is_empty() {
             if !deadline.is_now() {
                 counters::waits(&self.member, Wait::Spinning(self.waiting_at()));
@@ -39,19 +43,19 @@ impl WaitSet {
             }
         }
         while ready.is_empty() {
-            match self.round() {
+            match self.round()? {
                 Ok(found) => ready = found,
                 Err(bell) if deadline.has_passed() => {
-                    self.hush(bell)?;
-                    return Ok(ready);
+                    if self.hush(bell)? {
+                        return Ok(ready);
+                    }
                 }
                 Err(bell) => {
                     counters::waits(&self.member, Wait::Sleeping(self.waiting_at()));
                     mark!("sleep.before_futex");
-                    let _ = self.member.during(EventKind::Sleep, About::NOTHING, || {
-                        futex::wait(&self.entry().doorbell, bell, deadline.instant())
-                    });
+                    let slept = self.sleep(bell, deadline);
                     counters::waits(&self.member, Wait::Nothing);
+                    slept?;
                     self.entry().awake();
                     if let Some((begun, looking)) = looked.take() {
                         self.patience.slept(&looking, begun.elapsed());
@@ -69,19 +73,88 @@ impl WaitSet {
 
     /// Arms everything: what is ready, or that the set sleeps (W3), and the value of its
     /// doorbell until something comes.
-    pub(crate) fn round(&mut self) -> Result<Ready, u32> {
+    pub(crate) fn round(&mut self) -> Result<Result<Ready, u32>, NoDescriptor> {
         let mut ready = Ready::default();
         self.entry().awake();
         loop {
+            self.hear()?;
             self.arm(&mut ready);
             self.gather(&mut ready);
+            self.alarms.failure()?;
             if !ready.is_empty() {
-                return Ok(ready);
+                return Ok(Ok(ready));
             }
             if let Some(bell) = self.entry().sleep() {
-                return Err(bell);
+                return Ok(Err(bell));
             }
         }
+    }
+
+    /// Sleeps until something is raised, due or rung, or the deadline has passed.
+    fn sleep(&mut self, bell: u32, deadline: Deadline) -> Result<(), NoDescriptor> {
+        let due = self.alarms.next();
+        let until = deadline.instant().into_iter().chain(due).min();
+        if !self.alarms.has_words() {
+            let _ = self.member.during(EventKind::Sleep, About::NOTHING, || {
+                futex::wait(&self.entry().doorbell, bell, until)
+            });
+            return Ok(());
+        }
+        let doorbell = &self.member.tables().wait_sets[self.index as usize].doorbell;
+        self.quiet = None;
+        self.alarms.bell.arm(doorbell, bell)?;
+        // What has rung by now may not make the descriptor readable any more.
+        if !self.hear()? {
+            let fd = self.alarms.bell.as_fd();
+            let about = About::NOTHING;
+            self.member
+                .during(EventKind::Sleep, about, || process::poll(&[fd], until))?;
+        }
+        Ok(())
+    }
+
+    /// Loosens what is due, and what words have rung for (A2); whether the bell has fired, for these
+    /// or for the doorbell.
+    pub(super) fn hear(&mut self) -> Result<bool, NoDescriptor> {
+        if self.alarms.is_empty() {
+            return Ok(false);
+        }
+        let Self {
+            places,
+            loose,
+            alarms,
+            quiet,
+            ..
+        } = self;
+        let mut heard = false;
+        let mut loosen = |index: u32, due: bool| {
+            heard = true;
+            let Some(place) = places.get_mut(index as usize) else {
+                return;
+            };
+            if due {
+                place.due = None;
+            }
+            if place.loosen() {
+                loose.push(index);
+            }
+        };
+        if alarms.next().is_some() {
+            let now = Instant::now();
+            while let Some(index) = alarms.take_due(now) {
+                loosen(index, true);
+            }
+        }
+        if alarms.has_words() {
+            for index in alarms.bell.drain_words()? {
+                loosen(index, false);
+            }
+            if alarms.bell.drain()? {
+                *quiet = None;
+                heard = true;
+            }
+        }
+        Ok(heard)
     }
 
     /// About to be given out.
@@ -98,6 +171,7 @@ impl WaitSet {
             index: set,
             places,
             loose,
+            alarms,
             ..
         } = self;
         let mut warm = 0;
@@ -108,7 +182,7 @@ impl WaitSet {
                 return true;
             }
             warm += 1;
-            if warm <= WARM || place.arm(link(*set, *index)) {
+            if warm <= WARM || alarms.arm(*index, place, link(*set, *index)) {
                 return warm <= WARM;
             }
             ready.push(*index, place);
@@ -123,11 +197,12 @@ impl WaitSet {
             index: set,
             places,
             loose,
+            alarms,
             ..
         } = self;
         loose.retain(|index| {
             let place = &mut places[*index as usize];
-            let armed = place.arm(link(*set, *index));
+            let armed = alarms.arm(*index, place, link(*set, *index));
             if !armed {
                 ready.push(*index, place);
             }
@@ -142,6 +217,7 @@ impl WaitSet {
             index: set,
             places,
             loose,
+            alarms,
             ..
         } = self;
         let entry = &member.tables().wait_sets[*set as usize];
@@ -156,7 +232,7 @@ impl WaitSet {
             let Some(place) = places.get_mut(member).filter(|p| p.armed) else {
                 return;
             };
-            if !place.arm(link(*set, index)) {
+            if !alarms.arm(index, place, link(*set, index)) {
                 loose.push(index);
                 ready.push(index, place);
             }
@@ -177,38 +253,62 @@ impl WaitSet {
                 self.patience.paid(&looking);
                 return None;
             }
-            if looking.is_time_for_more() && deadline.has_passed() {
+            if looking.is_time_for_more() && (deadline.has_passed() || self.hear().is_ok_and(|h| h))
+            {
                 return None;
             }
         }
         Some(looking)
     }
 
-    /// Nothing is there: the descriptor is not readable until something comes (W4).
-    fn hush(&mut self, bell: u32) -> Result<(), NoDescriptor> {
+    /// Nothing is there: the descriptor is not readable until something comes (W4). `false`: a
+    /// word has rung meanwhile.
+    fn hush(&mut self, bell: u32) -> Result<bool, NoDescriptor> {
         if !self.is_watched() {
             self.entry().awake();
-            return Ok(());
+            return Ok(true);
         }
         // It may have fired for no reason as well.
-        let fired = self.bell.drain()?;
-        if fired || self.quiet != Some(bell) {
+        let fired = self.alarms.bell.drain()?;
+        let quiet = Some((bell, self.alarms.next()));
+        if fired || self.quiet != quiet {
             self.quiet = None;
             let doorbell = &self.member.tables().wait_sets[self.index as usize].doorbell;
-            self.bell.arm(doorbell, bell)?;
-            self.quiet = Some(bell);
+            self.alarms
+                .bell
+                .arm_until(doorbell, bell, self.alarms.next())?;
+            self.quiet = quiet;
         }
-        // And `asleep` stays set: senders, and the host after a death, change the doorbell.
-        Ok(())
+        // What has rung by now may not make the descriptor readable any more; and what has come to
+        // the doorbell by now would be taken from it. And `asleep` stays set: senders, and the host
+        // after a death, change the doorbell.
+        Ok(!self.hear()?)
     }
 
     /// Something may be there: the descriptor becomes readable (W4).
     pub(super) fn stir(&mut self) {
+        if self.alarms.has_words() {
+            self.ring();
+        }
         if self.quiet.take().is_some() && self.member.present().is_ok() {
             let doorbell = &self.entry().doorbell;
             // A change, for a helper thread that has not fallen asleep on it yet.
             doorbell.fetch_add(1, Ordering::SeqCst);
             futex::wake(doorbell, u32::MAX);
+        }
+    }
+
+    /// Has the bell fire. To arm and to drain words takes from the descriptor what made it readable,
+    /// so of a set with words it may be armed for nothing, or for what has come.
+    pub(super) fn ring(&mut self) {
+        if self.member.present().is_err() {
+            return;
+        }
+        let doorbell = &self.member.tables().wait_sets[self.index as usize].doorbell;
+        let other = doorbell.load(Ordering::Relaxed).wrapping_sub(1);
+        // Where it fails it may be armed still.
+        if self.alarms.bell.arm(doorbell, other).is_ok() {
+            self.quiet = None;
         }
     }
 

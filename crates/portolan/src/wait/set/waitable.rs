@@ -3,10 +3,12 @@
 use super::error::WaitSetError;
 use std::any::Any;
 use std::fmt::Debug;
+use std::sync::atomic::AtomicU32;
+use std::time::Instant;
 
-/// What a [`WaitSet`](super::WaitSet) waits for: receive rights of ports, readers of channels,
-/// subscribers of topics, listeners, notifications of exports. Their documentation says when a
-/// wait names them.
+/// What a [`WaitSet`](super::WaitSet) waits for: receive rights of ports, proxy ports, answers to
+/// requests, room in ports, readers of channels, subscribers of topics, listeners, notifications of
+/// exports. Their documentation says when a wait names them.
 ///
 /// Implemented by this library alone.
 pub trait Waitable: Armable {}
@@ -31,6 +33,18 @@ pub trait Armable: Any + Debug + Send + Sync {
 
     /// Whether a call may find something, or say something.
     fn may_have(&mut self) -> bool;
+
+    /// When something is there in any case. It does not change while this is armed.
+    fn due(&self) -> Option<Instant> {
+        None
+    }
+
+    /// Of something that is told of by a futex word and not by raising a bit: the word, and the
+    /// value that it had when this was armed last. Something may be there once it has another.
+    /// It is there, or not, for as long as this lives.
+    fn word(&self) -> Option<(&AtomicU32, u32)> {
+        None
+    }
 
     /// Arms it for the place that `link` names, also if it is armed; `false` if something is
     /// there. For 0 it is disarmed.

@@ -1,0 +1,100 @@
+//! Room in a port's queue is waited for without a thread for each port.
+//!
+//! A sender that waits for room sleeps on a word of the port's entry, which the receiver changes
+//! once half the ring is free, or the queue empty. A wait set has its bell wait for the words of
+//! all ports in which it waits for room, so one thread, or one descriptor, waits for any number.
+
+use super::rights::SendRight;
+use crate::space::region::Attached;
+use crate::wait::Armable;
+use portolan_abi::port::PortStatus;
+use portolan_shm::mark;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Room in a port's queue, to be waited for ([`WaitSet::add`](crate::WaitSet::add)). It counts as no
+/// right.
+///
+/// A wait names it when a message may be sent: there is room, or the port is dead, which a send
+/// says. Others may take the room before. So a sender whose queue was full adds it, and when it is
+/// named, takes it out or sends until the queue is full again.
+///
+/// ```
+/// use portolan::{Access, Deadline, Domain, Message, PortOptions, SendError, WaitSet, WhenFull};
+/// let domain = Domain::private()?;
+/// let mut port = domain.bind(PortOptions::unnamed().queue(1))?;
+/// let right = port.make_send();
+/// while right.send(Message::new(b"1")?, WhenFull::Fail).is_ok() {}
+///
+/// let mut set = WaitSet::new(&domain)?;
+/// let token = set.add(right.room())?;
+/// assert!(set.wait(Deadline::NOW)?.is_empty());
+/// while port.receive(Access::Later, Deadline::NOW).is_ok() {}
+/// assert_eq!(set.wait(Deadline::NEVER)?.next(), Some(token.any()));
+/// right.send(Message::new(b"2")?, WhenFull::Fail)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Room {
+    to: Attached,
+    /// The value of the word when the wait for it was announced last.
+    announced: u32,
+}
+
+impl SendRight {
+    /// Room in the port's queue, to be waited for in a wait set.
+    pub fn room(&self) -> Room {
+        Room {
+            to: self.to.clone(),
+            announced: 0,
+        }
+    }
+}
+
+impl Room {
+    /// Whether a message may be sent, as things are.
+    pub fn is_there(&self) -> bool {
+        if self.to.member.present().is_err() {
+            // A send says it.
+            return true;
+        }
+        let queue = self.to.queue();
+        // Acquire, and after the look at the slots: they may be another port's.
+        let has_room = queue.has_room();
+        let status = PortStatus::unpack(queue.port.control.status.load(Ordering::Acquire));
+        has_room || !super::rights::is_live(status, self.to.port)
+    }
+}
+
+impl Armable for Room {
+    fn kind(&self) -> &'static str {
+        "the room in a port"
+    }
+
+    fn membership(&self) -> u64 {
+        self.to.member.number
+    }
+
+    fn may_have(&mut self) -> bool {
+        self.is_there()
+    }
+
+    fn word(&self) -> Option<(&AtomicU32, u32)> {
+        Some((&self.to.queue().port.room.room, self.announced))
+    }
+
+    fn arm_for(&mut self, link: u64) -> bool {
+        if link == 0 {
+            // The announcement stays: the receiver takes it back when it wakes nobody.
+            return true;
+        }
+        // Q7 of queues: announced before the look.
+        self.announced = self.to.queue().announce_waiting();
+        mark!("room.announced");
+        !self.is_there()
+    }
+}
+
+impl std::fmt::Debug for Room {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Room").field(&self.to.port).finish()
+    }
+}

@@ -1,0 +1,90 @@
+//! What becomes of a request that is carried to another machine: there it is asked for, here it is
+//! answered.
+
+use crate::SendOnceRight;
+use crate::port::may_travel;
+use crate::{Access, Deadline, Message, PendingReply, Refused, RequestError, SendError};
+
+/// The right to answer a request whose server is elsewhere. Dropped, it tells the client that its
+/// request was dropped. If this process dies, the host tells the client that its server is dead.
+#[derive(Debug)]
+pub struct Answer(pub(super) SendOnceRight);
+
+/// What became of a request.
+#[derive(Debug)]
+#[must_use = "the client waits for it"]
+pub enum Answered {
+    /// It was answered.
+    Reply(Message),
+    /// It was dropped unanswered.
+    Dropped,
+    /// The server has died, or has closed its port, before it answered.
+    ServerDead,
+}
+
+impl Answer {
+    /// Answers the request.
+    ///
+    /// # Errors
+    ///
+    /// [`Refused`] with the message, if the client is gone.
+    pub fn reply(self, message: Message) -> Result<(), Refused<Message, SendError>> {
+        self.0.send(message)
+    }
+
+    /// Tells the client that its request was dropped unanswered.
+    pub fn dropped(self) {
+        drop(self.0);
+    }
+
+    /// Tells the client that its server has died, or has closed its port, before it answered.
+    pub fn server_dead(self) {
+        self.0.server_dead();
+    }
+
+    /// Tells the client what became of its request.
+    ///
+    /// # Errors
+    ///
+    /// As [`reply`](Self::reply).
+    pub fn give(self, answered: Answered) -> Result<(), Refused<Message, SendError>> {
+        match answered {
+            Answered::Reply(message) => return self.reply(message),
+            Answered::Dropped => self.dropped(),
+            Answered::ServerDead => self.server_dead(),
+        }
+        Ok(())
+    }
+}
+
+impl Answered {
+    /// What became of a request, if that is known by now; as it may travel: an answer that cannot,
+    /// which its server's library would have refused to send, is none.
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError::TimedOut`] if nothing has come of it yet, or by its
+    /// [own deadline](PendingReply::with_deadline); [`RequestError::Disowned`].
+    ///
+    /// ```
+    /// use portolan::proxy::{Answered, asks_for};
+    /// use portolan::{Access, Deadline, Domain, Message, PortOptions, WhenFull};
+    /// let domain = Domain::private()?;
+    /// let mut port = domain.bind(PortOptions::unnamed().synchronous())?;
+    /// let right = asks_for(port.make_send(), "roof").map_err(|refused| refused.why)?;
+    /// let mut pending = right.begin_request(Message::new(b"for roof")?, WhenFull::Fail)?;
+    /// assert!(Answered::take(&mut pending).is_err());
+    /// drop(port.get_request(Access::Later, Deadline::NOW)?);
+    /// assert!(matches!(Answered::take(&mut pending)?, Answered::Dropped));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn take(pending: &mut PendingReply) -> Result<Self, RequestError> {
+        match pending.wait(Access::Later, Deadline::NOW) {
+            Ok(message) if may_travel(&message).is_err() => Ok(Self::Dropped),
+            Ok(message) => Ok(Self::Reply(message)),
+            Err(RequestError::Dropped) => Ok(Self::Dropped),
+            Err(RequestError::ServerDead) => Ok(Self::ServerDead),
+            Err(other) => Err(other),
+        }
+    }
+}
