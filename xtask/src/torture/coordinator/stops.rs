@@ -206,11 +206,14 @@ impl Coordinator {
     }
 }
 
-/// Whether it waits until each processor's list of pages is empty: the kernel sees to that before it
-/// makes a large page, for one process of the machine after another.
+/// Whether it waits for the kernel's own work, and so for no process: before the kernel makes a huge
+/// page, each processor empties its lists of pages, for one process of the machine after another,
+/// and that may take seconds where processors are busy.
 fn is_draining(pid: u32) -> bool {
-    std::fs::read_to_string(format!("/proc/{pid}/wchan"))
-        .is_ok_and(|at| at.contains("lru_add_drain_all"))
+    let at = std::fs::read_to_string(format!("/proc/{pid}/wchan")).unwrap_or_default();
+    ["lru_add_drain_all", "flush_work"]
+        .iter()
+        .any(|work| at.contains(work))
 }
 
 /// Where a process's threads are in the kernel.
