@@ -216,6 +216,34 @@ impl Header {
         Flags(Second::unpack(words[1]).flags)
     }
 
+    /// Whether words begin a whole message of this kind, and no piece of one.
+    #[inline]
+    pub const fn begins_whole(words: [u64; 2], kind: Kind) -> bool {
+        let second = Second::unpack(words[1]);
+        second.kind == kind as u8 && second.flags & Flags::PIECE.0 == 0
+    }
+
+    /// From words that [begin a whole message](Self::begins_whole) of this kind.
+    #[inline]
+    pub const fn of_whole(words: [u64; 2], kind: Kind) -> Self {
+        let second = Second::unpack(words[1]);
+        Self {
+            kind,
+            flags: Flags(second.flags),
+            what: First::unpack(words[0]).what,
+            number: second.number,
+            behind: second.behind,
+            when: second.when,
+        }
+    }
+
+    /// Words apart from their checksum, which is zero in them then, and the checksum.
+    #[inline]
+    pub const fn split_checksum([first, second]: [u64; 2]) -> ([u64; 2], u32) {
+        let First { checksum, .. } = First::unpack(first);
+        ([first ^ checksum as u64, second], checksum)
+    }
+
     /// From words; and the checksum. `None` if there is no such kind.
     #[inline]
     pub const fn unpack(words: [u64; 2]) -> Option<(Self, u32)> {
@@ -301,6 +329,30 @@ mod tests {
     fn a_null_call_and_arguments_of_32_bytes_fit_a_unit() {
         let payload = crate::limits::LINE - 8 * crate::channel::UNIT_HEAD_WORDS;
         assert!(HEADER_BYTES + 32 <= payload);
+    }
+
+    #[test]
+    fn words_of_a_whole_message_are_read_as_any_other() {
+        for kind in (0..16).filter_map(Kind::from_code) {
+            for flags in 0..16 {
+                let header = Header {
+                    kind,
+                    flags: Flags(flags),
+                    what: 0xfeed_beef,
+                    number: 0xab_cdef,
+                    behind: 63,
+                    when: 0x12_3456,
+                };
+                let words = header.pack(0x9876_5432);
+                let (without, checksum) = Header::split_checksum(words);
+                assert_eq!((without, checksum), (header.pack(0), 0x9876_5432));
+                for other in (0..16).filter_map(Kind::from_code) {
+                    let is_whole = kind == other && flags & 1 == 0;
+                    assert_eq!(Header::begins_whole(words, other), is_whole);
+                }
+                assert_eq!(Header::of_whole(words, kind), header);
+            }
+        }
     }
 
     #[test]

@@ -236,7 +236,7 @@ const fn twice(byte: u8) -> u8 {
 }
 
 /// What was folded, and some more words.
-#[inline]
+#[inline(always)]
 pub const fn with<const N: usize>(mut folded: u64, words: [u64; N]) -> u64 {
     let mut i = 0;
     while i < N {
@@ -247,7 +247,7 @@ pub const fn with<const N: usize>(mut folded: u64, words: [u64; N]) -> u64 {
 }
 
 /// A checksum of 32 bits from the position and what was folded.
-#[inline]
+#[inline(always)]
 pub const fn finish(position: u64, folded: u64) -> u32 {
     let seeded = halves(position.wrapping_mul(GOLDEN)) ^ folded;
     let [.., a, b, c, d] = seeded.wrapping_mul(GOLDEN).to_le_bytes();

@@ -1,9 +1,9 @@
 //! Keeps a call at its client: its place, its arguments until they have arrived, and how it ended.
 
 use crate::assembly::Assembly;
+use crate::end::plain;
 use crate::{Closed, Time};
-use core::time::Duration;
-use portolan_abi::rpc::{Flags, PLACES, Status, low_24};
+use portolan_abi::rpc::{Flags, Header, Kind, PLACES, Status, low_24, pack_deadline};
 
 /// One call, without its arguments.
 ///
@@ -83,7 +83,8 @@ pub(crate) struct Place {
     /// The server has it.
     pub(crate) arrived: bool,
     pub(crate) review: Time,
-    pub(crate) period: Duration,
+    /// In nanoseconds.
+    pub(crate) period: u64,
     pub(crate) answer: Assembly,
     pub(crate) status: u32,
 }
@@ -105,6 +106,24 @@ impl Place {
     #[inline]
     pub(crate) fn may_be_lost(&self) -> bool {
         self.flags.has(Flags::BEST_EFFORT)
+    }
+
+    #[inline]
+    pub(crate) fn is_one_way(&self) -> bool {
+        self.flags.has(Flags::ONE_WAY)
+    }
+
+    /// What is said of it before its arguments, so many numbers above the floor.
+    #[inline(always)]
+    pub(crate) fn header(&self, now: Time, behind: u64) -> Header {
+        let deadline = self.deadline.map(|d| d.0);
+        Header {
+            flags: self.flags,
+            what: self.method,
+            behind: u8::try_from(behind).unwrap_or(u8::MAX),
+            when: pack_deadline(deadline, now.0),
+            ..plain(Kind::Call)
+        }
     }
 }
 

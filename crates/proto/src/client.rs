@@ -1,13 +1,17 @@
 //! The client's half of a connection makes calls, and asks for answers that it misses.
 
+mod straight;
+
 use crate::assembly::{Progress, first_burst};
 use crate::call::{Call, CallId, ClientCounts, Outcome, Phase, Place, index, span};
 use crate::end::{self, End, Side, plain};
-use crate::packet::{Seal, exactly, words};
+use crate::packet::{exactly, words};
+use crate::time::nanos;
 use crate::{Closed, Link, Misbehaved, NotCalled, Settings, Time};
 use portolan_abi::rpc::{
-    Flags, Header, Kind, NOT_COMING, NOT_WANTED, PLACES, Status, WINDOW, expand, pack_deadline,
+    Flags, Header, Kind, NOT_COMING, NOT_WANTED, PLACES, Status, WINDOW, expand,
 };
+use std::array;
 
 /// The client's half of a connection; see the [crate].
 #[derive(Debug)]
@@ -15,7 +19,9 @@ pub struct Client {
     end: End,
     /// The server's, once it has presented itself.
     incarnation: Option<u64>,
-    places: Box<[Place]>,
+    /// How long a call waits before it is asked about, in nanoseconds.
+    period: u64,
+    places: Box<[Place; PLACES]>,
     next: u64,
     /// No number below it is waited for by the server.
     floor: u64,
@@ -31,7 +37,8 @@ impl Client {
         Self {
             end: End::new(settings, session, 0),
             incarnation: None,
-            places: (0..PLACES).map(|_| Place::default()).collect(),
+            period: nanos(settings.period),
+            places: Box::new(array::from_fn(|_| Place::default())),
             next: 1,
             floor: 1,
             serial: 0,
@@ -76,7 +83,7 @@ impl Client {
 
     /// Has the next [`Client::review`] ask about one-way calls at once: a caller waits for them.
     pub fn hasten(&mut self, now: Time) {
-        for place in &mut self.places {
+        for place in &mut *self.places {
             if place.phase == Phase::Open && place.flags.has(Flags::ONE_WAY) {
                 place.review = place.review.min(now);
             }
@@ -92,7 +99,7 @@ impl Client {
     /// as when both met elsewhere: no greeting is needed.
     pub fn met(&mut self, incarnation: u64) {
         self.incarnation = Some(incarnation);
-        self.end.key = Seal::new(self.end.session, incarnation);
+        self.end.meet(incarnation);
     }
 
     /// Makes a call. `arguments` is empty afterwards, with capacity of an earlier use.
@@ -108,6 +115,20 @@ impl Client {
         call: Call,
         arguments: &mut Vec<u8>,
     ) -> Result<CallId, NotCalled> {
+        match self.call_straight(now, link, call, arguments) {
+            Some(id) => Ok(id),
+            None => self.call_any(now, link, call, arguments),
+        }
+    }
+
+    #[inline(never)]
+    fn call_any<L: Link + ?Sized>(
+        &mut self,
+        now: Time,
+        link: &mut L,
+        call: Call,
+        arguments: &mut Vec<u8>,
+    ) -> Result<CallId, NotCalled> {
         if let Some(closed) = self.end.closed {
             return Err(closed.into());
         }
@@ -116,7 +137,27 @@ impl Client {
             return Err(NotCalled::TooLong { len, most });
         }
         let (number, at) = self.vacant()?;
-        let period = self.end.settings.period;
+        let id = self.place_call(now, call, arguments, number);
+        if self.incarnation.is_some() {
+            self.transmit(now, link, at, 0, first_burst(&self.end.settings));
+            let place = &self.places[at];
+            if place.may_be_lost() && place.flags.has(Flags::ONE_WAY) {
+                self.free(at);
+            }
+        }
+        Ok(id)
+    }
+
+    /// Opens the place of this number, which is free, for a call.
+    #[inline(always)]
+    fn place_call(
+        &mut self,
+        now: Time,
+        call: Call,
+        arguments: &mut Vec<u8>,
+        number: u64,
+    ) -> CallId {
+        let at = index(number);
         let place = &mut self.places[at];
         self.serial += 1;
         std::mem::swap(&mut place.body, arguments);
@@ -128,23 +169,15 @@ impl Client {
         place.flags = call.flags.without(Flags::PIECE);
         place.deadline = call.deadline;
         place.arrived = false;
-        place.period = period;
-        place.review = now.after(period);
+        place.period = self.period;
+        place.review = now.after_nanos(self.period);
         place.answer.clear();
-        let id = CallId {
-            place: at,
-            serial: self.serial,
-        };
         self.next = number + 1;
         self.open |= 1 << at;
-        if self.incarnation.is_some() {
-            self.transmit(now, link, at, 0, first_burst(&self.end.settings));
-            let place = &self.places[at];
-            if place.may_be_lost() && place.flags.has(Flags::ONE_WAY) {
-                self.free(at);
-            }
+        CallId {
+            place: at,
+            serial: self.serial,
         }
-        Ok(id)
     }
 
     /// Whether a call would find a place.
@@ -183,7 +216,7 @@ impl Client {
     }
 
     /// The lowest number that may still come (T2).
-    #[inline]
+    #[inline(always)]
     fn floor(&mut self) -> u64 {
         while self.floor < self.next {
             let place = &self.places[index(self.floor)];
@@ -243,7 +276,7 @@ impl Client {
             .filter(|p| p.serial == id.serial && p.phase != Phase::Free)
     }
 
-    #[inline]
+    #[inline(always)]
     fn free(&mut self, at: usize) {
         let place = &mut self.places[at];
         self.open &= !(1 << at);
@@ -307,7 +340,7 @@ impl Client {
         let mut ask = self.end_late(now, link);
         // What has just ended raises it, so only now: the bits count from it.
         let floor = self.floor();
-        let patience = self.end.settings.patience;
+        let patience = nanos(self.end.settings.patience);
         let (mut numbers, mut by_place) = (0, 0);
         for at in 0..self.places.len() {
             let place = &mut self.places[at];
@@ -316,9 +349,9 @@ impl Client {
             }
             let number = place.number;
             ask = true;
-            place.review = now.after(place.period);
+            place.review = now.after_nanos(place.period);
             if place.arrived {
-                place.period = (place.period * 2).min(patience);
+                place.period = place.period.saturating_mul(2).min(patience);
             }
             if !place.answer.is_empty() {
                 let (first, bits) = place.answer.wanted(&self.end.settings);
@@ -401,7 +434,7 @@ impl Client {
         }
         place.status = what;
         // More of it is on its way: no hurry to ask.
-        place.review = now.after(place.period);
+        place.review = now.after_nanos(place.period);
         let where_ = u64::from_le_bytes(*where_);
         match place.answer.add(&self.end.settings, where_, piece)? {
             Progress::Complete => {
@@ -464,7 +497,7 @@ impl Client {
                 self.server_died();
                 self.next = 1;
                 self.floor = 1;
-                for place in &mut self.places {
+                for place in &mut *self.places {
                     // Ended, and not taken yet: of no number of this term.
                     place.number = 0;
                 }
@@ -498,15 +531,8 @@ impl Client {
     ) {
         let floor = self.floor();
         let place = &self.places[at];
-        let deadline = place.deadline.map(|d| d.0);
         let behind = place.number.saturating_sub(floor);
-        let header = Header {
-            flags: place.flags,
-            what: place.method,
-            behind: u8::try_from(behind).unwrap_or(u8::MAX),
-            when: pack_deadline(deadline, now.0),
-            ..plain(Kind::Call)
-        };
+        let header = place.header(now, behind);
         let (number, which) = (place.number, (first, bits));
         self.end
             .send_message(link, header, number, &place.body, which);

@@ -11,12 +11,16 @@ pub(crate) struct End {
     pub(crate) settings: Settings,
     pub(crate) session: u64,
     pub(crate) key: Seal,
+    /// Of numbers that begin with these bits, what `key` says.
+    era: (u64, u32),
+    /// Bytes that a message may have that one packet holds.
+    pub(crate) short: usize,
     /// Why it takes no more, if so.
     pub(crate) closed: Option<Closed>,
     /// Packets that were damaged, or of another time.
     pub(crate) damaged: u64,
     /// Of those, how many came in a row.
-    in_a_row: u32,
+    pub(crate) in_a_row: u32,
     /// Their memory is kept.
     inbox: Vec<u8>,
     outbox: Vec<u8>,
@@ -55,10 +59,13 @@ impl End {
     const PUZZLING: u32 = 16;
 
     pub(crate) fn new(settings: Settings, session: u64, incarnation: u64) -> Self {
+        let key = Seal::new(session, incarnation);
         Self {
             settings,
             session,
-            key: Seal::new(session, incarnation),
+            key,
+            era: (0, key.of(Kind::Call, 0)),
+            short: settings.whole().min(settings.longest()),
             closed: None,
             damaged: 0,
             in_a_row: 0,
@@ -67,8 +74,34 @@ impl End {
         }
     }
 
+    /// From now on the server is that of this incarnation.
+    pub(crate) fn meet(&mut self, incarnation: u64) {
+        self.key = Seal::new(self.session, incarnation);
+        self.era = (0, self.key.of(Kind::Call, 0));
+    }
+
+    /// What goes into the checksum of a packet of this kind about this number.
+    #[inline(always)]
+    pub(crate) fn key_of(&mut self, kind: Kind, number: u64) -> u32 {
+        let (bits, key) = self.era;
+        if number >> 24 == bits && !kind.is_greeting() {
+            return key;
+        }
+        self.other_key_of(kind, number)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn other_key_of(&mut self, kind: Kind, number: u64) -> u32 {
+        let key = self.key.of(kind, number);
+        if !kind.is_greeting() {
+            self.era = (number >> 24, key);
+        }
+        key
+    }
+
     /// Sends a packet.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn send<L: Link + ?Sized>(
         &mut self,
         link: &mut L,
@@ -77,14 +110,8 @@ impl End {
         place: &[u8],
         body: &[u8],
     ) {
-        let packet = Unsealed {
-            key: &self.key,
-            position: link.position(),
-            header,
-            number,
-            place,
-            body,
-        };
+        let key = self.key_of(header.kind, number);
+        let packet = Unsealed::new(key, link.position(), header, number, place, body);
         link.send_unsealed(&packet, &mut self.outbox);
     }
 
@@ -125,16 +152,27 @@ pub(crate) fn poll<S: Side, L: Link + ?Sized>(
     let mut body = std::mem::take(&mut end.inbox);
     let arrived = link.receive_summed(&mut body);
     let handled = match &arrived {
-        Some(arrived) => read(side, now, link, arrived, &mut body),
+        Some(arrived) => handle(side, now, link, arrived, &mut body),
         None => Ok(()),
     };
     side.end().inbox = body;
-    if let Err(why) = handled {
+    handled.map(|()| arrived.is_some())
+}
+
+/// Handles a packet that has come, with this body.
+pub(crate) fn handle<S: Side, L: Link + ?Sized>(
+    side: &mut S,
+    now: Time,
+    link: &mut L,
+    arrived: &Arrived,
+    body: &mut Vec<u8>,
+) -> Result<(), Closed> {
+    if let Err(why) = read(side, now, link, arrived, body) {
         side.bye(link);
         side.shut(why.into());
         return Err(why.into());
     }
-    side.end().closed.map_or(Ok(arrived.is_some()), Err)
+    side.end().closed.map_or(Ok(()), Err)
 }
 
 #[inline]
@@ -170,7 +208,8 @@ fn read<S: Side, L: Link + ?Sized>(
 }
 
 /// A packet without a number's flags.
-pub(crate) fn plain(kind: Kind) -> Header {
+#[inline]
+pub(crate) const fn plain(kind: Kind) -> Header {
     Header {
         kind,
         flags: Flags(0),

@@ -2,7 +2,8 @@
 
 use crate::Time;
 use crate::assembly::Assembly;
-use portolan_abi::rpc::Flags;
+use crate::end::plain;
+use portolan_abi::rpc::{Flags, Header, Kind, low_24};
 
 /// A call that came in, without its arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +19,17 @@ pub struct Incoming {
     pub deadline: Option<Time>,
 }
 
+/// What a look for calls brought ([`crate::Server::poll_call`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Looked {
+    /// Nothing.
+    Nothing,
+    /// A packet, which was handled. There may be calls to be taken now.
+    Packet,
+    /// The next call, which is taken.
+    Call(Incoming),
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct Entry {
     pub(crate) number: u64,
@@ -29,6 +41,19 @@ pub(crate) struct Entry {
     /// The arguments, then the answer.
     pub(crate) body: Vec<u8>,
     pub(crate) assembly: Assembly,
+}
+
+impl Entry {
+    /// What is said of its answer, if `next` is the number that is expected next.
+    #[inline(always)]
+    pub(crate) fn header(&self, next: u64) -> Header {
+        Header {
+            flags: self.flags.without(Flags::ONE_WAY),
+            what: self.status,
+            when: low_24(next),
+            ..plain(Kind::Answer)
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

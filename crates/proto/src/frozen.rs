@@ -37,7 +37,7 @@ impl Server {
             .into_iter()
             .chain(numbers)
             .for_each(&mut put);
-        for entry in &self.entries {
+        for entry in &*self.entries {
             let stage = match entry.stage {
                 Stage::Vacant | Stage::Partial | Stage::Running => 0,
                 Stage::Ready => 1,

@@ -37,6 +37,10 @@
 //!   find out that a server is dead. The library's end of the connection does, and calls
 //!   [`Client::server_died`], which ends the open calls in the same way.
 //!
+//! Most calls go in *straight lines* ([`Client::call_straight`], [`Client::poll_for`],
+//! [`Server::poll_call`]). A straight line makes all checks before it changes anything, and leaves
+//! whatever is out of the ordinary to the general way: [`Client::call`], and `poll` with `take`.
+//!
 //! The scheme is Cheriton and Kutter's (*Optimized Memory-Based Messaging*, section 3): the
 //! position that seeds the checksum, the timer that reviews open calls apart from the calls
 //! themselves, the transport under local calls too.
@@ -86,7 +90,7 @@ mod time;
 
 pub use call::{Call, CallId, ClientCounts, Outcome};
 pub use client::Client;
-pub use entry::Incoming;
+pub use entry::{Incoming, Looked};
 pub use error::{Closed, Misbehaved, NotCalled, NotFrozen, Stale};
 pub use link::{Arrived, Link, Pipe};
 pub use packet::{Damaged, Seal, Unsealed, open, seal, summed};

@@ -40,6 +40,13 @@ pub trait Link {
         let position = self.receive(body)?;
         Some(Arrived::of(position, body, sum::of))
     }
+
+    /// As [`Link::receive_summed`], for the straight lines; a link may leave a packet there that
+    /// takes more than one look.
+    #[inline(always)]
+    fn receive_straight(&mut self, body: &mut Vec<u8>) -> Option<Arrived> {
+        self.receive_summed(body)
+    }
 }
 
 /// A packet that has come: all but its body.
@@ -86,6 +93,10 @@ impl<L: Link + ?Sized> Link for &mut L {
 
     fn receive_summed(&mut self, body: &mut Vec<u8>) -> Option<Arrived> {
         (**self).receive_summed(body)
+    }
+
+    fn receive_straight(&mut self, body: &mut Vec<u8>) -> Option<Arrived> {
+        (**self).receive_straight(body)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Seals packets with a checksum, and opens them (T1).
 
-use portolan_abi::rpc::{Flags, HEADER_BYTES, Header, PIECE_BYTES, expand, low_24};
+use portolan_abi::rpc::{Flags, HEADER_BYTES, Header, Kind, PIECE_BYTES, expand, low_24};
 use portolan_abi::sum;
 
 /// What goes into the checksums of one connection beside position and content.
@@ -20,9 +20,9 @@ impl Seal {
         }
     }
 
-    #[inline]
-    fn of(&self, header: &Header, number: u64) -> u32 {
-        let key = if header.kind.is_greeting() {
+    #[inline(always)]
+    pub(crate) fn of(&self, kind: Kind, number: u64) -> u32 {
+        let key = if kind.is_greeting() {
             self.greeting
         } else {
             mix(self.term ^ (number >> 24))
@@ -85,63 +85,72 @@ pub fn seal(
     out: &mut Vec<u8>,
 ) {
     let (place, body) = apart(header.flags, body);
-    let unsealed = Unsealed {
-        key,
-        position,
-        header,
-        number,
-        place,
-        body,
-    };
+    let key = key.of(header.kind, number);
+    let unsealed = Unsealed::new(key, position, header, number, place, body);
     unsealed.write(sum_of(header.flags, body), out);
 }
 
 /// A packet without its checksum, which the copy of its body computes.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Unsealed<'a> {
-    pub(crate) key: &'a Seal,
-    pub(crate) position: u64,
-    pub(crate) header: Header,
-    pub(crate) number: u64,
-    pub(crate) place: &'a [u8],
-    pub(crate) body: &'a [u8],
+    key: u32,
+    position: u64,
+    /// Before all else, without the checksum.
+    words: [u64; 2],
+    place: &'a [u8],
+    body: &'a [u8],
 }
 
-impl Unsealed<'_> {
+impl<'a> Unsealed<'a> {
+    #[inline(always)]
+    pub(crate) fn new(
+        key: u32,
+        position: u64,
+        header: Header,
+        number: u64,
+        place: &'a [u8],
+        body: &'a [u8],
+    ) -> Self {
+        let header = Header {
+            number: low_24(number),
+            ..header
+        };
+        Self {
+            key,
+            position,
+            words: header.pack(0),
+            place,
+            body,
+        }
+    }
+
     /// What lies between its head and its body: of a piece, its place in the whole.
-    #[inline]
-    pub fn place(&self) -> &[u8] {
+    #[inline(always)]
+    pub fn place(&self) -> &'a [u8] {
         self.place
     }
 
     /// Its body.
-    #[inline]
-    pub fn body(&self) -> &[u8] {
+    #[inline(always)]
+    pub fn body(&self) -> &'a [u8] {
         self.body
     }
 
     /// Whether its body has a sum; if not, any will do.
-    #[inline]
+    #[inline(always)]
     pub fn is_summed(&self) -> bool {
-        !self.header.flags.has(Flags::UNCHECKED)
+        !Header::flags(self.words).has(Flags::UNCHECKED)
     }
 
     /// The words before all else, for a body of this sum ([`portolan_abi::sum::of`]).
-    #[inline]
+    #[inline(always)]
     pub fn head(&self, sum: u64) -> [u64; 2] {
-        let mut header = self.header;
-        header.number = low_24(self.number);
         let len = self.place.len() + self.body.len();
-        let at = self.place;
-        header.pack(checksum(
-            self.key,
-            self.position,
-            header,
-            self.number,
-            len,
-            at,
-            sum,
-        ))
+        let place = word(self.place, 0);
+        let sum = if self.is_summed() { sum } else { 0 };
+        let checksum = self.key ^ checksum(self.position, self.words, len, place, sum);
+        let [first, second] = self.words;
+        [first | u64::from(checksum), second]
     }
 
     /// Writes it to `out`, in place of what was there.
@@ -184,28 +193,21 @@ fn sum_of(flags: Flags, body: &[u8]) -> u64 {
     sum::of(body)
 }
 
-/// The checksum of a packet whose body has this sum.
-#[inline]
+/// The checksum of a packet with these words before all else, without the key, which is not in it
+/// yet, and a body of this sum.
+#[inline(always)]
 fn checksum(
-    key: &Seal,
     position: u64,
-    header: Header,
-    number: u64,
+    [first, second]: [u64; 2],
     len: usize,
-    place: &[u8],
+    place: Option<u64>,
     sum: u64,
 ) -> u32 {
-    let sum = if header.flags.has(Flags::UNCHECKED) {
-        0
-    } else {
-        sum
+    let sum = match place {
+        Some(place) => sum::with(sum, [first, second, len as u64, place]),
+        None => sum::with(sum, [first, second, len as u64]),
     };
-    let [w0, w1] = header.pack(0);
-    let sum = match word(place, 0) {
-        Some(place) => sum::with(sum, [w0, w1, len as u64, place]),
-        None => sum::with(sum, [w0, w1, len as u64]),
-    };
-    sum::finish(position, sum) ^ key.of(&header, number)
+    sum::finish(position, sum)
 }
 
 /// Checks a packet: its header, its whole number (near `near`), its body.
@@ -249,11 +251,31 @@ pub(crate) fn check(
         expand(header.number, near)
     };
     let (place, _) = apart(header.flags, body);
-    let expected = checksum(key, position, header, number, body.len(), place, sum);
+    let sum = if header.flags.has(Flags::UNCHECKED) {
+        0
+    } else {
+        sum
+    };
+    let (words, _) = Header::split_checksum(head);
+    let sum = checksum(position, words, body.len(), word(place, 0), sum);
+    let expected = key.of(header.kind, number) ^ sum;
     if found != expected {
         return Err(Damaged::Checksum { found, expected });
     }
     Ok((header, number))
+}
+
+/// The straight line of [`check`]: whether a packet that begins a whole message, of `len` bytes
+/// after these words, is right.
+#[inline(always)]
+pub(crate) fn is_right(key: u32, position: u64, head: [u64; 2], len: usize, sum: u64) -> bool {
+    let sum = if Header::flags(head).has(Flags::UNCHECKED) {
+        0
+    } else {
+        sum
+    };
+    let (words, found) = Header::split_checksum(head);
+    found == key ^ checksum(position, words, len, None, sum)
 }
 
 /// The word at byte `at`, if there is one.

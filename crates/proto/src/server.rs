@@ -5,12 +5,13 @@ mod order;
 use crate::assembly::{Progress, first_burst};
 use crate::call::{index, span};
 use crate::end::{self, End, Side, plain};
-use crate::entry::{Entry, Incoming, Stage};
-use crate::packet::{exactly, words};
-use crate::{Closed, Link, Misbehaved, Settings, Stale, Time};
+use crate::entry::{Entry, Incoming, Looked, Stage};
+use crate::packet::{exactly, is_right, words};
+use crate::{Arrived, Closed, Link, Misbehaved, Settings, Stale, Time};
 use portolan_abi::rpc::{
     Flags, Header, Kind, NOT_WANTED, PLACES, Status, WINDOW, low_24, unpack_deadline,
 };
+use std::array;
 use std::collections::VecDeque;
 
 /// What a server has seen, for people and tests.
@@ -36,7 +37,7 @@ pub struct ServerCounts {
 pub struct Server {
     pub(crate) end: End,
     pub(crate) incarnation: u64,
-    pub(crate) entries: Box<[Entry]>,
+    pub(crate) entries: Box<[Entry; PLACES]>,
     /// Numbers below it were handed out, or will not come (T2).
     pub(crate) next: u64,
     /// The client waits for no number below it to arrive.
@@ -64,7 +65,7 @@ impl Server {
         Self {
             end: End::new(settings, session, incarnation),
             incarnation,
-            entries: (0..PLACES).map(|_| Entry::default()).collect(),
+            entries: Box::new(array::from_fn(|_| Entry::default())),
             next: 1,
             floor: 1,
             seen: 1,
@@ -171,7 +172,7 @@ impl Server {
     /// # Errors
     ///
     /// [`Stale`] if the client does not wait for it any more.
-    #[inline]
+    #[inline(always)]
     pub fn answer<L: Link + ?Sized>(
         &mut self,
         link: &mut L,
@@ -199,8 +200,66 @@ impl Server {
         }
         std::mem::swap(&mut entry.body, body);
         body.clear();
-        self.transmit(link, number, 0, first_burst(&self.end.settings));
+        if entry.body.len() <= self.end.short {
+            self.transmit_whole(link, number);
+        } else {
+            self.transmit(link, number, 0, first_burst(&self.end.settings));
+        }
         Ok(())
+    }
+
+    /// As [`Self::poll`]; but if what has come is the next call, and whole, and no other one waits
+    /// to be taken, it is taken in a straight line, as [`Self::take`] would take it, with its
+    /// arguments in place of what `body` holds. What the link leaves ([`Link::receive_straight`]),
+    /// `poll` reads.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::poll`].
+    ///
+    /// ```
+    /// use portolan_proto::{Call, Client, Looked, Pipe, Server, Settings, Time};
+    /// let (mut at_client, mut at_server) = Pipe::pair();
+    /// let (settings, now) = (Settings::default(), Time::ZERO);
+    /// let (mut client, mut server) = (Client::new(settings, 7), Server::new(settings, 7, 1));
+    /// client.met(1);
+    /// let mut body = b"ping".to_vec();
+    /// client.call(now, &mut at_client, Call::new(0xfeed), &mut body)?;
+    /// let Looked::Call(incoming) = server.poll_call(now, &mut at_server, &mut body)? else {
+    ///     panic!("it is the first call, and whole");
+    /// };
+    /// assert_eq!((incoming.method, &body[..]), (0xfeed, &b"ping"[..]));
+    /// assert_eq!(server.poll_call(now, &mut at_server, &mut body), Ok(Looked::Nothing));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[inline(always)]
+    pub fn poll_call<L: Link + ?Sized>(
+        &mut self,
+        now: Time,
+        link: &mut L,
+        body: &mut Vec<u8>,
+    ) -> Result<Looked, Closed> {
+        if let Some(closed) = self.end.closed {
+            return Err(closed);
+        }
+        let Some(arrived) = link.receive_straight(body) else {
+            return Ok(Looked::Nothing);
+        };
+        match self.called_straight(now, arrived, body.len()) {
+            Some(incoming) => Ok(Looked::Call(incoming)),
+            None => self.poll_any(now, link, arrived, body),
+        }
+    }
+
+    #[inline(never)]
+    fn poll_any<L: Link + ?Sized>(
+        &mut self,
+        now: Time,
+        link: &mut L,
+        arrived: Arrived,
+        body: &mut Vec<u8>,
+    ) -> Result<Looked, Closed> {
+        end::handle(self, now, link, &arrived, body).map(|()| Looked::Packet)
     }
 
     /// Reads one packet from the link; whether there was one.
@@ -280,6 +339,60 @@ impl Server {
         Ok(())
     }
 
+    /// The straight line of a call: whole, right, with an answer, in time, the number that is
+    /// expected, while nothing else has come, waits or is given up. It is running then. `None`:
+    /// nothing was changed.
+    #[inline(always)]
+    fn called_straight(&mut self, now: Time, arrived: Arrived, len: usize) -> Option<Incoming> {
+        let Arrived {
+            position,
+            head,
+            sum,
+        } = arrived;
+        let head = head.filter(|head| Header::begins_whole(*head, Kind::Call))?;
+        let header = Header::of_whole(head, Kind::Call);
+        let (number, behind) = (self.next, u64::from(header.behind));
+        if header.number != low_24(number)
+            || self.seen > number
+            || self.cancelled_numbers != 0
+            || !self.ready.is_empty()
+            || behind >= WINDOW
+            || behind >= number
+            || header.flags.has(Flags::ONE_WAY)
+        {
+            return None;
+        }
+        let key = self.end.key_of(Kind::Call, number);
+        if !is_right(key, position, head, len, sum) {
+            return None;
+        }
+        let deadline = unpack_deadline(header.when, now.0).map(Time);
+        let entry = &mut self.entries[index(number)];
+        if entry.number == number
+            || entry.stage == Stage::Running
+            || !entry.assembly.is_empty()
+            || deadline.is_some_and(|d| d < now)
+        {
+            return None;
+        }
+        self.end.in_a_row = 0;
+        self.floor = self.floor.max(number - behind);
+        self.next = number + 1;
+        self.seen = number + 1;
+        entry.number = number;
+        entry.stage = Stage::Running;
+        entry.method = header.what;
+        entry.flags = header.flags;
+        entry.deadline = deadline;
+        entry.body.clear();
+        Some(Incoming {
+            number,
+            method: header.what,
+            flags: header.flags,
+            deadline,
+        })
+    }
+
     #[inline]
     fn deliver<L: Link + ?Sized>(&mut self, link: &mut L) {
         self.in_order();
@@ -292,7 +405,7 @@ impl Server {
     fn tell<L: Link + ?Sized>(&mut self, link: &mut L) {
         self.untold = 0;
         let mut bits = 0;
-        for entry in &self.entries {
+        for entry in &*self.entries {
             if entry.stage == Stage::Ready && entry.number >= self.next {
                 bits |= 1_u64
                     .checked_shl(span(self.next, entry.number))
@@ -370,15 +483,19 @@ impl Server {
         if entry.number != number || entry.stage != Stage::Answered {
             return;
         }
-        let header = Header {
-            flags: entry.flags.without(Flags::ONE_WAY),
-            what: entry.status,
-            when: low_24(self.next),
-            ..plain(Kind::Answer)
-        };
+        let header = entry.header(self.next);
         self.untold = 0;
         self.end
             .send_message(link, header, number, &entry.body, (first, bits));
+    }
+
+    /// Sends the answer to this call, which has one that a packet holds.
+    #[inline(always)]
+    fn transmit_whole<L: Link + ?Sized>(&mut self, link: &mut L, number: u64) {
+        let entry = &self.entries[index(number)];
+        let header = entry.header(self.next);
+        self.untold = 0;
+        self.end.send(link, header, number, &[], &entry.body);
     }
 
     fn send<L: Link + ?Sized>(&mut self, link: &mut L, kind: Kind, number: u64, body: &[u8]) {
@@ -462,7 +579,7 @@ impl Side for Server {
             let entry = &entries[index(number)];
             entry.number == number && entry.flags.has(Flags::ONE_WAY)
         });
-        for entry in &self.entries {
+        for entry in &*self.entries {
             if entry.stage == Stage::Running {
                 self.cancelled.push_back(entry.number);
             }

@@ -23,7 +23,13 @@ impl Time {
     #[must_use]
     #[inline]
     pub fn after(self, time: Duration) -> Self {
-        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.after_nanos(nanos(time))
+    }
+
+    /// So many nanoseconds later.
+    #[must_use]
+    #[inline]
+    pub(crate) const fn after_nanos(self, nanos: u64) -> Self {
         Self(self.0.saturating_add(nanos))
     }
 
@@ -32,4 +38,13 @@ impl Time {
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
+}
+
+/// A time in nanoseconds: centuries at most.
+#[inline]
+pub(crate) fn nanos(time: Duration) -> u64 {
+    let part = u64::from(time.subsec_nanos());
+    time.as_secs()
+        .saturating_mul(1_000_000_000)
+        .saturating_add(part)
 }

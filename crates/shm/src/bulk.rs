@@ -10,7 +10,7 @@ pub mod summed;
 
 use crate::atomic::{AtomicU64, Ordering};
 
-/// From here on the string instruction is faster than words.
+/// From here on the string instruction is faster than words. A power of two.
 #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
 const LARGE: usize = 256;
 
@@ -19,32 +19,29 @@ const LARGE: usize = 256;
 /// # Panics
 ///
 /// If the bytes do not fit.
-#[inline]
+#[inline(always)]
 pub fn store(words: &[AtomicU64], bytes: &[u8]) {
     assert!(bytes.len() <= words.len() * 8, "the words are too few");
-    let whole = bytes.len() / 8;
-    let (body, tail) = bytes.split_at(whole * 8);
     #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
-    if body.len() >= LARGE {
-        // SAFETY:
-        // - Readable: `body` is a slice.
-        // - Writable: `words` has at least `whole` words, and atomics may be written through
-        //   a shared reference.
-        // - Races: only with other such copies and atomics, all opaque to the compiler.
-        unsafe { string_copy(words.as_ptr().cast_mut().cast(), body.as_ptr(), body.len()) };
-        store_tail(&words[whole..], tail);
-        return;
-    }
-    #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
-    // SAFETY: as above.
+    // SAFETY:
+    // - Readable: `bytes` is a slice.
+    // - Writable: `words` has at least as many bytes, and atomics may be written through a shared
+    //   reference; the regions do not overlap, because nobody else writes `bytes`.
+    // - Races: only with other such copies and atomics, all opaque to the compiler.
     unsafe {
-        vector_copy(words.as_ptr().cast_mut().cast(), body.as_ptr(), body.len());
+        copy_words(
+            words.as_ptr().cast_mut().cast(),
+            bytes.as_ptr(),
+            bytes.len(),
+        );
     };
     #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
-    for (word, chunk) in words.iter().zip(body.chunks_exact(8)) {
+    for (word, chunk) in words.iter().zip(bytes.chunks_exact(8)) {
         word.store(le(chunk), Ordering::Relaxed);
     }
-    store_tail(&words[whole..], tail);
+    if !bytes.len().is_multiple_of(8) {
+        store_tail(words, bytes);
+    }
 }
 
 /// Asks for the line that `words` begin in, to be written to in a moment.
@@ -65,11 +62,11 @@ pub fn will_write(words: &[AtomicU64]) {
     let _ = words;
 }
 
-#[inline]
-fn store_tail(words: &[AtomicU64], tail: &[u8]) {
-    if !tail.is_empty()
-        && let Some(word) = words.first()
-    {
+/// Stores the bytes after the last whole word. Out of the way of what has whole words.
+#[inline(never)]
+fn store_tail(words: &[AtomicU64], bytes: &[u8]) {
+    let (whole, tail) = bytes.as_chunks::<8>();
+    if let Some(word) = words.get(whole.len()) {
         word.store(le(tail), Ordering::Relaxed);
     }
 }
@@ -79,38 +76,30 @@ fn store_tail(words: &[AtomicU64], tail: &[u8]) {
 /// # Panics
 ///
 /// If the words do not suffice.
-#[inline]
+#[inline(always)]
 pub fn load(words: &[AtomicU64], bytes: &mut [u8]) {
     assert!(bytes.len() <= words.len() * 8, "the words are too few");
-    let whole = bytes.len() / 8;
-    let (body, tail) = bytes.split_at_mut(whole * 8);
     #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
-    if body.len() >= LARGE {
-        // SAFETY:
-        // - Readable: `words` has at least `whole` words.
-        // - Writable: `body` is an exclusive slice; the regions do not overlap for that reason.
-        // - Races: as in `store`.
-        unsafe { string_copy(body.as_mut_ptr(), words.as_ptr().cast(), body.len()) };
-        load_tail(&words[whole..], tail);
-        return;
-    }
-    #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
-    // SAFETY: as above.
+    // SAFETY:
+    // - Readable: `words` has at least as many bytes.
+    // - Writable: `bytes` is an exclusive slice; the regions do not overlap for that reason.
+    // - Races: as in `store`.
     unsafe {
-        vector_copy(body.as_mut_ptr(), words.as_ptr().cast(), body.len());
+        copy_words(bytes.as_mut_ptr(), words.as_ptr().cast(), bytes.len());
     };
     #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
-    for (word, chunk) in words.iter().zip(body.chunks_exact_mut(8)) {
+    for (word, chunk) in words.iter().zip(bytes.chunks_exact_mut(8)) {
         chunk.copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
     }
-    load_tail(&words[whole..], tail);
+    if !bytes.len().is_multiple_of(8) {
+        load_tail(words, bytes);
+    }
 }
 
-#[inline]
-fn load_tail(words: &[AtomicU64], tail: &mut [u8]) {
-    if !tail.is_empty()
-        && let Some(word) = words.first()
-    {
+#[inline(never)]
+fn load_tail(words: &[AtomicU64], bytes: &mut [u8]) {
+    let (whole, tail) = bytes.as_chunks_mut::<8>();
+    if let Some(word) = words.get(whole.len()) {
         let bytes = word.load(Ordering::Relaxed).to_le_bytes();
         tail.copy_from_slice(&bytes[..tail.len()]);
     }
@@ -119,6 +108,19 @@ fn load_tail(words: &[AtomicU64], tail: &mut [u8]) {
 /// As [`store`], from byte `offset` on; the bytes before it stay.
 #[inline]
 pub fn store_at(words: &[AtomicU64], offset: usize, bytes: &[u8]) {
+    if bytes.is_empty() {
+        return;
+    }
+    if offset.is_multiple_of(8) {
+        store(&words[offset / 8..], bytes);
+        return;
+    }
+    store_within(words, offset, bytes);
+}
+
+/// The same, where the bytes begin within a word.
+#[inline(never)]
+fn store_within(words: &[AtomicU64], offset: usize, bytes: &[u8]) {
     let (first, within) = (offset / 8, offset % 8);
     let (head, rest) = bytes.split_at(bytes.len().min((8 - within) % 8));
     if !head.is_empty() {
@@ -175,36 +177,45 @@ unsafe fn string_copy(to: *mut u8, from: *const u8, len: usize) {
     };
 }
 
-/// Two words at a time, and the last one alone: a copy that the compiler knows nothing
-/// about.
+/// Copies the whole words of `len` bytes, as is fastest for so many: a copy that the compiler
+/// knows nothing about.
 ///
 /// # Safety
 ///
-/// As of [`string_copy`]; `len` is a multiple of 8.
+/// As of [`string_copy`].
 #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
-#[inline]
-unsafe fn vector_copy(to: *mut u8, from: *const u8, len: usize) {
-    let mut at = 0;
-    while at + 16 <= len {
+#[inline(always)]
+unsafe fn copy_words(to: *mut u8, from: *const u8, len: usize) {
+    if len >= LARGE {
+        // SAFETY: the caller vouches for it, of no fewer bytes.
+        unsafe { string_copy(to, from, len & !7) };
+        return;
+    }
+    // Two words at a time.
+    let pairs = len & (LARGE - 16);
+    if pairs > 0 {
+        // Counted from their end, so that one instruction counts and compares.
         // SAFETY:
-        // - Touches 16 bytes that lie before `len`, which the caller vouches for.
+        // - Touches 16 bytes at a time that lie before `pairs`, which the caller vouches for.
         // - Every x86-64 processor has SSE2.
         unsafe {
             core::arch::asm!(
+                "2:",
                 "movups {x}, [{from} + {at}]",
                 "movups [{to} + {at}], {x}",
+                "add {at}, 16",
+                "jnz 2b",
                 x = out(xmm_reg) _,
-                from = in(reg) from,
-                to = in(reg) to,
-                at = in(reg) at,
-                options(nostack, preserves_flags),
+                from = in(reg) from.wrapping_add(pairs),
+                to = in(reg) to.wrapping_add(pairs),
+                at = inout(reg) pairs.wrapping_neg() => _,
+                options(nostack),
             );
         };
-        at += 16;
     }
-    if at < len {
+    if len & 8 != 0 {
         // SAFETY:
-        // - As above, of 8 bytes.
+        // - As above, of 8 bytes, which lie before `len`.
         unsafe {
             core::arch::asm!(
                 "mov {x}, [{from} + {at}]",
@@ -212,7 +223,7 @@ unsafe fn vector_copy(to: *mut u8, from: *const u8, len: usize) {
                 x = out(reg) _,
                 from = in(reg) from,
                 to = in(reg) to,
-                at = in(reg) at,
+                at = in(reg) pairs,
                 options(nostack, preserves_flags),
             );
         };

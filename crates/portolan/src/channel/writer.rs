@@ -9,9 +9,9 @@ use crate::space::record::Begun;
 use crate::wait::Backoff;
 use crate::{Deadline, Disowned, EventKind};
 use portolan_shm::bulk;
-use portolan_shm::channel::{self as shm, Finished, Pen};
+use portolan_shm::channel::{self as shm, Fill, Finished, Pen};
 use portolan_shm::mark;
-use portolan_sys::{barrier, futex};
+use portolan_sys::{barrier, fork, futex};
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
@@ -173,7 +173,8 @@ impl Writer {
         message: &[u8],
         deadline: impl Into<Deadline>,
     ) -> Result<u64, WriteError> {
-        match self.write_straight(message.len(), |words| bulk::store(words, message)) {
+        let copy = |words: &[AtomicU64]| bulk::store(words, message);
+        match self.write_straight(message.len(), copy) {
             Some(position) => Ok(position),
             None => self.write_any(&[message], deadline.into()),
         }
@@ -191,7 +192,7 @@ impl Writer {
         deadline: impl Into<Deadline>,
     ) -> Result<u64, WriteError> {
         let len = parts.iter().map(|part| part.len()).sum();
-        let written = self.write_straight(len, |words| {
+        let written = self.write_straight(len, |words: &[AtomicU64]| {
             let mut at = 0;
             for part in parts {
                 bulk::store_at(words, at, part);
@@ -207,9 +208,9 @@ impl Writer {
     /// The straight line: a message of one unit, for which there is room, while nobody traces;
     /// its position. `None`: nothing was written, and [`Self::write_any`] is to be asked.
     #[inline(always)]
-    fn write_straight(&mut self, len: usize, copy: impl FnOnce(&[AtomicU64])) -> Option<u64> {
+    pub(crate) fn write_straight(&mut self, len: usize, copy: impl Fill) -> Option<u64> {
         // The first of these before our own lines are looked at: a forked child has none.
-        if self.present().is_err() || self.is_traced() {
+        if fork::in_child() || self.is_traced() {
             return None;
         }
         let position = self.pen.position();

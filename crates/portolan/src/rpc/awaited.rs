@@ -16,7 +16,7 @@
 //! - **A3** The driver does not keep the connection: the last stub that goes ends both.
 
 use super::client::{Pending, Stub};
-use super::client_end::{Connection, Inner, Ready, SOON};
+use super::client_end::{Connection, Inner, Ready, SOON, answered};
 use super::error::RpcError;
 use super::link::{self, Inlet, LinkState};
 use super::method::{self, Method};
@@ -140,11 +140,12 @@ impl<R: Schema + DeserializeOwned> Future for Awaited<R> {
             let (outcome, body, _reading) = ready!(this.outcome(context))?;
             let (stub, method) = (&this.pending.stub, this.pending.method);
             if this.describing {
-                let methods = stub.result(&Method::describe(), outcome, &body);
+                let methods = answered(outcome);
+                let methods = methods.and_then(|s| stub.result(&Method::describe(), s, &body));
                 return Poll::Ready(Err(Stub::differs(method, methods)));
             }
             if outcome != Outcome::Answered(Status::UnknownMethod) {
-                return Poll::Ready(stub.result(method, outcome, &body));
+                return Poll::Ready(stub.result(method, answered(outcome)?, &body));
             }
             this.describe();
         }
@@ -241,7 +242,7 @@ impl<R> Awaited<R> {
         let (begins, bytes) = (connection.begins(), ready.body.len());
         match inner.with(|client, ends| client.call(now, ends, call, &mut ready.body)) {
             Ok(id) => {
-                counters::called(&connection.server.to.member);
+                counters::called(connection.server.to.own().threads);
                 let traced = begins.map(|begins| connection.trace(inner, begins, id, bytes));
                 self.pending.traced = traced;
                 self.pending.id = Some(id);

@@ -1,6 +1,6 @@
 //! A stub makes calls for a client, and a pending call tells when its answer is there.
 
-use super::client_end::{Connection, Last, Ready, Traced, unsendable};
+use super::client_end::{Connection, Last, Ready, Traced, answered, unsendable};
 use super::error::RpcError;
 use super::link;
 use super::method::{self, Method, pack};
@@ -8,7 +8,7 @@ use super::parcel;
 use crate::Deadline;
 use crate::schema::Pack;
 use crate::schema::Schema;
-use portolan_proto::{Call, CallId, Flags, Outcome, Status, Time};
+use portolan_proto::{Call, CallId, Flags, Status, Time};
 use serde::de::DeserializeOwned;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -69,6 +69,26 @@ impl Stub {
     ) -> Result<R, RpcError> {
         let connection = &*self.connection;
         is_answered(method)?;
+        connection.server.to.member.present()?;
+        if connection.parcels.is_some() || connection.is_traced() {
+            return self.call_any(method, arguments);
+        }
+        let mut body = method::spared();
+        method::pack_plain(arguments, &mut body).map_err(|why| unsendable(&why))?;
+        let status = connection.call(method, self.limit, &mut body)?;
+        let result = self.result(method, status, &body);
+        method::spare(body);
+        result
+    }
+
+    /// The same, of any call.
+    #[inline(never)]
+    fn call_any<A: Pack, R: Schema + DeserializeOwned>(
+        &self,
+        method: &Method,
+        arguments: &A,
+    ) -> Result<R, RpcError> {
+        let connection = &*self.connection;
         let (mut ready, call, now) = self.prepare(method, arguments)?;
         let (begins, bytes) = (connection.begins(), ready.body.len());
         let (inner, begun) = connection.begin(connection.lock(), now, call, &mut ready);
@@ -76,7 +96,7 @@ impl Stub {
         let traced = begins.map(|begins| connection.trace(&inner, begins, id, bytes));
         let (outcome, _reading) = connection.outcome(inner, id, call.deadline, &mut body)?;
         connection.ended(traced);
-        let result = self.result(method, outcome, &body);
+        let result = self.result(method, answered(outcome)?, &body);
         method::spare(body);
         result
     }
@@ -197,21 +217,24 @@ impl Stub {
     pub(super) fn result<R: Schema + DeserializeOwned>(
         &self,
         method: &Method,
-        outcome: Outcome,
+        status: Status,
         body: &[u8],
     ) -> Result<R, RpcError> {
-        let status = match outcome {
-            Outcome::Answered(status) => status,
-            Outcome::Deadline => return Err(RpcError::Deadline),
-            Outcome::ServerDied => return Err(RpcError::ServerDied),
-            Outcome::Closed(why) => return Err(why.into()),
-            _ => return Err(RpcError::Dropped),
-        };
-        Err(match status {
-            Status::Returned => match parcel::read(body, self.connection.parcels.as_ref()) {
-                Some((result,)) => return Ok(result),
-                None => RpcError::Unreadable { what: "the result" },
-            },
+        if status == Status::Returned {
+            return match parcel::read(body, self.connection.parcels.as_ref()) {
+                Some((result,)) => Ok(result),
+                None => Err(RpcError::Unreadable { what: "the result" }),
+            };
+        }
+        Err(self.failure(method, status, body))
+    }
+
+    /// Why a call that was answered so has no result.
+    #[cold]
+    #[inline(never)]
+    fn failure(&self, method: &Method, status: Status, body: &[u8]) -> RpcError {
+        match status {
+            Status::Returned => RpcError::Unreadable { what: "the result" },
             Status::UnknownMethod => self.what_differs(method),
             Status::Unreadable => RpcError::Unreadable {
                 what: "the arguments",
@@ -230,7 +253,7 @@ impl Stub {
                 what: "the result",
                 why: "its `Serialize` fails, or its extents have no room at the client".to_owned(),
             },
-        })
+        }
     }
 
     /// Why the server does not know a method: asks it which ones it has.
@@ -388,7 +411,7 @@ impl<R: Schema + DeserializeOwned> Pending<R> {
         let (outcome, _reading) =
             connection.outcome(connection.lock(), id, self.call.deadline, &mut body)?;
         connection.ended(self.traced.take());
-        self.stub.result(self.method, outcome, &body)
+        self.stub.result(self.method, answered(outcome)?, &body)
     }
 }
 

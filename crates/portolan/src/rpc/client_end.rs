@@ -5,6 +5,7 @@ use super::awaited::Waiters;
 use super::error::RpcError;
 use super::handoff_lock::HandoffLock;
 use super::link::{self, EAGER, Ends, Inlet, LOOKS, LinkState, Source, Ways};
+use super::method::Method;
 use super::parcel::{NotSent, Parcel, Parcels, Reading};
 use super::sharing::Sharing;
 use crate::Deadline;
@@ -14,7 +15,7 @@ use crate::port::{SendError, SendRight, WhenFull};
 use crate::space::counters;
 use crate::space::drain::Drain;
 use crate::space::record::{About, Begun};
-use portolan_proto::{Call, CallId, Client, Closed, Misbehaved, NotCalled, Outcome, Time};
+use portolan_proto::{Call, CallId, Client, Closed, Misbehaved, NotCalled, Outcome, Status, Time};
 use portolan_shm::mark;
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
@@ -65,6 +66,53 @@ pub(super) struct Ready {
     pub(super) body: Vec<u8>,
     /// Until it is sent.
     pub(super) parcel: Option<Parcel>,
+}
+
+/// Why a call has no answer; out of the way of those that have one.
+pub(super) struct Unanswered(Box<RpcError>);
+
+impl From<RpcError> for Unanswered {
+    fn from(error: RpcError) -> Self {
+        Self(Box::new(error))
+    }
+}
+
+impl From<Unanswered> for RpcError {
+    fn from(error: Unanswered) -> Self {
+        *error.0
+    }
+}
+
+/// Why a call has no answer that ended so.
+#[cold]
+#[inline(never)]
+fn unanswered(outcome: Outcome) -> Unanswered {
+    let error = match outcome {
+        Outcome::Deadline => RpcError::Deadline,
+        Outcome::ServerDied => RpcError::ServerDied,
+        Outcome::Closed(why) => why.into(),
+        _ => RpcError::Dropped,
+    };
+    error.into()
+}
+
+/// How the server says that a call has ended for which this thread has waited.
+#[inline(never)]
+fn status(ended: Result<(Outcome, Reading), RpcError>) -> Result<Status, Unanswered> {
+    match ended {
+        Ok((Outcome::Answered(status), _)) => Ok(status),
+        Ok((other, _)) => Err(unanswered(other)),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// How the server says that a call has ended.
+#[inline]
+pub(super) fn answered(outcome: Outcome) -> Result<Status, RpcError> {
+    match outcome {
+        Outcome::Answered(status) => Ok(status),
+        other => Err(unanswered(other).into()),
+    }
 }
 
 /// A call that is recorded: when it began, and which it is.
@@ -127,6 +175,82 @@ impl Connection {
         self.inner.lock()
     }
 
+    /// Whether calls are recorded. Not to be asked in a forked child.
+    #[inline(always)]
+    pub(super) fn is_traced(&self) -> bool {
+        self.server.to.traces(EventKind::Call)
+    }
+
+    /// Makes a call without extents, on a connection that has none, while no tracer records; how
+    /// it ended, and its answer in place of the arguments.
+    ///
+    /// It goes in a straight line: a call of one packet that finds room, over channels of the
+    /// client's own, and whose answer is the first packet that comes while it spins. Otherwise [`Self::begin`] makes the
+    /// call, and [`Self::outcome`] waits.
+    #[inline(never)]
+    pub(super) fn call(
+        &self,
+        method: &Method,
+        limit: Duration,
+        body: &mut Vec<u8>,
+    ) -> Result<Status, Unanswered> {
+        let now = link::soon();
+        let call = Call {
+            method: method.id(),
+            flags: method.flags(),
+            deadline: Some(link::deadline(now, limit)),
+        };
+        let mut guard = self.lock();
+        let inner = &mut *guard;
+        if !inner.state.is_fine() {
+            return self.call_any(guard, now, call, body);
+        }
+        let (client, mut ends) = inner.parts();
+        let begun = client.call_straight(now, &mut ends, call, body);
+        let Some(id) = begun else {
+            return self.call_any(guard, now, call, body);
+        };
+        inner.begun = now;
+        mark!("call.begun");
+        counters::called(self.server.to.own().threads);
+        inner.has_called(now);
+        let mut came = false;
+        loop {
+            match inner.look_straight(id, body) {
+                Some(Outcome::Answered(status)) => return Ok(status),
+                Some(other) => return Err(unanswered(other)),
+                // It is another packet, or more than one.
+                None if came => return status(self.outcome(guard, id, call.deadline, body)),
+                None => {}
+            }
+            // It keeps the lock while it spins, unless another thread wants it.
+            let reader = inner.reader.as_ref();
+            came = reader.is_some_and(|r| r.comes_soon(|| self.inner.is_wanted()));
+            if !came {
+                return status(self.outcome_later(guard, id, call.deadline, body));
+            }
+        }
+    }
+
+    /// The same, of a call that does not go in a straight line.
+    #[inline(never)]
+    fn call_any(
+        &self,
+        inner: MutexGuard<'_, Inner>,
+        now: Time,
+        call: Call,
+        body: &mut Vec<u8>,
+    ) -> Result<Status, Unanswered> {
+        let mut ready = Ready {
+            body: std::mem::take(body),
+            parcel: None,
+        };
+        let (inner, begun) = self.begin(inner, now, call, &mut ready);
+        let id = begun.map_err(Unanswered::from)?;
+        *body = ready.body;
+        status(self.outcome(inner, id, call.deadline, body))
+    }
+
     /// Makes a call, at this moment or a little earlier; waits for room in the window.
     #[inline]
     pub(super) fn begin<'a>(
@@ -156,7 +280,7 @@ impl Connection {
             let error = match inner.with(|client, ends| client.call(now, ends, call, body)) {
                 Ok(id) => {
                     mark!("call.begun");
-                    counters::called(&self.server.to.member);
+                    counters::called(self.server.to.own().threads);
                     inner.has_called(now);
                     return (inner, Ok(id));
                 }
@@ -212,7 +336,7 @@ impl Connection {
         Parcels::reading(self.parcels.as_ref())
     }
 
-    #[inline]
+    #[inline(never)]
     pub(super) fn outcome<'a>(
         &'a self,
         mut inner: MutexGuard<'a, Inner>,
@@ -225,6 +349,18 @@ impl Connection {
             return Ok((outcome, reading));
         }
         drop(reading);
+        self.outcome_later(inner, id, until, body)
+    }
+
+    /// The same, of a call whose answer was not there while this thread spun.
+    #[inline(never)]
+    fn outcome_later<'a>(
+        &'a self,
+        mut inner: MutexGuard<'a, Inner>,
+        id: CallId,
+        until: Option<Time>,
+        body: &mut Vec<u8>,
+    ) -> Result<(Outcome, Reading), RpcError> {
         let mut late = false;
         loop {
             inner.poll();
@@ -248,12 +384,16 @@ impl Connection {
 
     /// Looks for an answer for as long as a short method takes, and keeps the lock meanwhile
     /// unless another thread wants it. Reads no clock.
-    #[inline]
     fn spin(&self, inner: &mut Inner, id: CallId, body: &mut Vec<u8>) -> Option<Outcome> {
         for look in 0..LOOKS {
             let reader = inner.reader.as_ref().filter(|r| look > 0 || r.spins())?;
             if reader.has_more() {
-                inner.read();
+                if let Some(outcome) = inner.look_straight(id, body) {
+                    return Some(outcome);
+                }
+                // What is wrong with a packet, the next call or wait says.
+                let now = inner.begun;
+                let _ = inner.with(|client, ends| client.poll(now, ends));
                 if let Some(outcome) = inner.client.take(id, body) {
                     return Some(outcome);
                 }
@@ -399,12 +539,18 @@ impl Inner {
 
     #[inline]
     pub(super) fn with<T>(&mut self, act: impl FnOnce(&mut Client, &mut Ends<'_>) -> T) -> T {
-        let mut ends = Ends {
+        let (client, mut ends) = self.parts();
+        act(client, &mut ends)
+    }
+
+    #[inline(always)]
+    fn parts(&mut self) -> (&mut Client, Ends<'_>) {
+        let ends = Ends {
             ways: &mut self.ways,
             source: self.reader.as_mut().map_or(Source::None, Source::Inlet),
             state: &mut self.state,
         };
-        act(&mut self.client, &mut ends)
+        (&mut self.client, ends)
     }
 
     /// Takes the reader back from the thread that waited with it.
@@ -417,20 +563,21 @@ impl Inner {
         }
     }
 
+    /// Handles one packet, if it lies in one unit of a channel of its own; the outcome of this
+    /// call, if it has ended, and its answer in place of what `body` holds.
+    #[inline(always)]
+    fn look_straight(&mut self, id: CallId, body: &mut Vec<u8>) -> Option<Outcome> {
+        // The last call was just made. What is wrong with a packet, the next call or wait says.
+        let now = self.begun;
+        let (client, mut ends) = self.parts();
+        client.poll_for(now, &mut ends, id, body)
+    }
+
     /// Handles what has come.
     #[inline]
     pub(super) fn poll(&mut self) {
         let now = link::now();
         self.with(|client, ends| while client.poll(now, ends) == Ok(true) {});
-    }
-
-    /// Handles one packet that has come.
-    #[inline]
-    fn read(&mut self) {
-        // The last call was just made.
-        let now = self.begun;
-        // What is wrong with it, the next call or wait says.
-        let _ = self.with(|client, ends| client.poll(now, ends));
     }
 }
 

@@ -13,7 +13,7 @@ use crate::port::SendRight;
 use crate::space::counters;
 use crate::space::record::About;
 use crate::{Deadline, EventKind};
-use portolan_proto::{Flags, Incoming, Server as Protocol, ServerCounts, Status};
+use portolan_proto::{Flags, Incoming, Looked, Server as Protocol, ServerCounts, Status, Time};
 use portolan_shm::mark;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -96,12 +96,19 @@ impl Reading {
 
 impl Inner {
     fn with<T>(&mut self, act: impl FnOnce(&mut Protocol, &mut Ends<'_>) -> T) -> T {
-        let mut ends = Ends {
+        let (protocol, mut ends) = self.parts();
+        act(protocol, &mut ends)
+    }
+
+    /// With nothing to be read.
+    #[inline(always)]
+    fn parts(&mut self) -> (&mut Protocol, Ends<'_>) {
+        let ends = Ends {
             ways: &mut self.ways,
             source: Source::None,
             state: &mut self.state,
         };
-        act(&mut self.protocol, &mut ends)
+        (&mut self.protocol, ends)
     }
 }
 
@@ -320,13 +327,14 @@ impl Connection {
         inner.ways.heard(reader.is_some());
         let mut left = inner.protocol.has_ready();
         let mut now = link::lately();
+        let runs_here = reader.is_some() && shared.crew.is_caller() && !self.shares();
+        // A call was just answered here, so the next one is looked for in a straight line first.
+        let mut in_line = false;
         loop {
-            let Inner {
-                protocol,
-                ways,
-                running,
-                ..
-            } = &mut *inner;
+            if in_line && shared.is_stopping() {
+                return true;
+            }
+            let Inner { protocol, ways, .. } = &mut *inner;
             let mut ends = Ends {
                 ways,
                 source: match reader.as_deref_mut() {
@@ -337,53 +345,114 @@ impl Connection {
             };
             // First what was left to us: a client that says that it has left ends what is ready.
             let first = std::mem::take(&mut left);
-            let more = if first {
-                Ok(true)
+            let looked = if first {
+                Ok(Looked::Packet)
+            } else if shared.is_stopping() {
+                // Of a server that moves, the next one runs what comes.
+                Ok(Looked::Nothing)
             } else {
-                protocol.poll(now, &mut ends)
+                protocol.poll_call(now, &mut ends, &mut scratch.arguments)
             };
-            while let Some(number) = protocol.take_cancelled() {
-                // Of a one-way call this says only that its number is used again, or its
-                // client has left.
-                if let Some(runs) = running.get(&number).filter(|runs| !runs.one_way) {
-                    runs.given_up.set();
-                }
-            }
-            // Of a server that moves, the next one runs what has come.
-            while !shared.is_stopping()
-                && let Some(incoming) = inner.protocol.take(now, &mut scratch.arguments)
-            {
-                mark!("serve.taken");
-                if shared.crew.is_caller() {
-                    drop(inner);
-                    let context = Context::new(&incoming, None);
-                    let (arguments, result) = (&scratch.arguments, &mut scratch.result);
-                    inner = self.execute(&*shared.service, incoming, arguments, result, &context);
-                } else {
-                    let runs = Runs {
-                        given_up: Arc::default(),
-                        one_way: incoming.flags.has(Flags::ONE_WAY),
-                    };
-                    let given_up = Arc::clone(&runs.given_up);
-                    inner.running.insert(incoming.number, runs);
-                    drop(inner);
-                    let arguments = std::mem::take(&mut scratch.arguments);
-                    self.begin(shared, incoming, arguments, given_up);
-                    inner = self.lock();
-                }
-            }
-            match more {
-                Ok(true) => {
+            match looked {
+                Ok(Looked::Call(incoming)) => {
+                    inner = self.run_one(inner, shared, incoming, scratch);
                     // Read while there is nothing else to do: it is a little earlier then.
                     now = link::lately();
-                    if !(first || self.goes_on(shared, reader.as_deref())) {
-                        return true;
+                    in_line = runs_here;
+                    if in_line {
+                        continue;
                     }
                 }
-                Ok(false) => return true,
-                Err(_) => return false,
+                Ok(Looked::Nothing) if in_line => in_line = false,
+                Ok(Looked::Nothing) => {
+                    let came = protocol.poll(now, &mut ends);
+                    inner = self.run_ready(inner, shared, now, scratch);
+                    if came != Ok(true) {
+                        return came.is_ok();
+                    }
+                    now = link::lately();
+                }
+                Ok(Looked::Packet) => {
+                    inner = self.run_ready(inner, shared, now, scratch);
+                    now = link::lately();
+                }
+                Err(_) => {
+                    drop(self.run_ready(inner, shared, now, scratch));
+                    return false;
+                }
+            }
+            if !(first || self.goes_on(shared, reader.as_deref())) {
+                return true;
             }
         }
+    }
+
+    /// Tells the calls that run what was given up, and runs the calls that are ready.
+    #[inline(never)]
+    fn run_ready<'a>(
+        self: &'a Arc<Self>,
+        mut inner: MutexGuard<'a, Inner>,
+        shared: &Shared,
+        now: Time,
+        scratch: &mut Scratch,
+    ) -> MutexGuard<'a, Inner> {
+        let Inner {
+            protocol, running, ..
+        } = &mut *inner;
+        while let Some(number) = protocol.take_cancelled() {
+            // Of a one-way call this says only that its number is used again, or its
+            // client has left.
+            if let Some(runs) = running.get(&number).filter(|runs| !runs.one_way) {
+                runs.given_up.set();
+            }
+        }
+        // Of a server that moves, the next one runs what has come.
+        while !shared.is_stopping()
+            && let Some(incoming) = inner.protocol.take(now, &mut scratch.arguments)
+        {
+            inner = self.run_taken(inner, shared, incoming, scratch);
+        }
+        inner
+    }
+
+    /// As [`Self::run_one`].
+    #[inline(never)]
+    fn run_taken<'a>(
+        self: &'a Arc<Self>,
+        inner: MutexGuard<'a, Inner>,
+        shared: &Shared,
+        incoming: Incoming,
+        scratch: &mut Scratch,
+    ) -> MutexGuard<'a, Inner> {
+        self.run_one(inner, shared, incoming, scratch)
+    }
+
+    /// Runs a call that was taken, or has it run.
+    #[inline(always)]
+    fn run_one<'a>(
+        self: &'a Arc<Self>,
+        mut inner: MutexGuard<'a, Inner>,
+        shared: &Shared,
+        incoming: Incoming,
+        scratch: &mut Scratch,
+    ) -> MutexGuard<'a, Inner> {
+        mark!("serve.taken");
+        if shared.crew.is_caller() {
+            drop(inner);
+            let context = Context::new(&incoming, None);
+            let (arguments, result) = (&scratch.arguments, &mut scratch.result);
+            return self.execute_here(&*shared.service, incoming, arguments, result, &context);
+        }
+        let runs = Runs {
+            given_up: Arc::default(),
+            one_way: incoming.flags.has(Flags::ONE_WAY),
+        };
+        let given_up = Arc::clone(&runs.given_up);
+        inner.running.insert(incoming.number, runs);
+        drop(inner);
+        let arguments = std::mem::take(&mut scratch.arguments);
+        self.begin(shared, incoming, arguments, given_up);
+        self.lock()
     }
 
     /// Whether to look for more, after something has come. A thread that runs calls itself keeps
@@ -454,8 +523,21 @@ impl Connection {
     }
 
     /// Runs a call and answers it; the caller gets the connection's lock.
-    #[inline]
+    #[inline(never)]
     fn execute(
+        &self,
+        service: &dyn Serves,
+        incoming: Incoming,
+        arguments: &[u8],
+        result: &mut Vec<u8>,
+        context: &Context,
+    ) -> MutexGuard<'_, Inner> {
+        self.execute_here(service, incoming, arguments, result, context)
+    }
+
+    /// The same.
+    #[inline(always)]
+    fn execute_here(
         &self,
         service: &dyn Serves,
         incoming: Incoming,
@@ -493,7 +575,7 @@ impl Connection {
         drop(self.answer_and_go_on(number, status, result));
     }
 
-    #[inline]
+    #[inline(always)]
     fn answer_and_go_on(
         &self,
         number: u64,
@@ -506,7 +588,8 @@ impl Connection {
             inner.running.remove(&number);
         }
         // An error means that the client has gone, and needs no answer.
-        let _ = inner.with(|protocol, ends| protocol.answer(ends, number, status, result));
+        let (protocol, mut ends) = inner.parts();
+        let _ = protocol.answer(&mut ends, number, status, result);
         mark!("serve.answered");
         inner
     }

@@ -6,9 +6,10 @@ use portolan_abi::channel::UNIT_HEAD_WORDS;
 use portolan_abi::rpc::HEADER_BYTES;
 use portolan_proto::{Arrived, Flags, Header, Link, Settings, Time, Unsealed};
 use portolan_shm::bulk::{self, summed};
+use portolan_shm::channel::{CopyOut, Fill};
 use rustix::time::{ClockId, Timespec, clock_getres, clock_gettime};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Units of the channel in which those are answered that share one, a cache line each.
@@ -55,12 +56,24 @@ fn from_timespec(time: Timespec) -> Time {
 /// that a small call needs on one side.
 #[inline]
 pub(super) fn soon() -> Time {
-    static TICK: OnceLock<Duration> = OnceLock::new();
-    let tick = TICK.get_or_init(|| {
-        let tick = clock_getres(ClockId::MonotonicCoarse);
-        Duration::try_from(tick).unwrap_or(Duration::from_millis(10))
-    });
-    lately().after(*tick)
+    // Relaxed: it is the same for all who ask.
+    static TICK: AtomicU64 = AtomicU64::new(0);
+    let mut tick = TICK.load(Ordering::Relaxed);
+    if tick == 0 {
+        tick = coarse_tick();
+        TICK.store(tick, Ordering::Relaxed);
+    }
+    Time(lately().0.saturating_add(tick))
+}
+
+/// Nanoseconds between two times that [`lately`] tells, at most.
+#[cold]
+fn coarse_tick() -> u64 {
+    let tick = Duration::try_from(clock_getres(ClockId::MonotonicCoarse));
+    Time::ZERO
+        .after(tick.unwrap_or(Duration::from_millis(10)))
+        .0
+        .max(1)
 }
 
 /// When a limit is over that begins now, at the moment `soon`: about, if it is a long one.
@@ -175,7 +188,7 @@ impl Ways {
         self
     }
 
-    #[inline]
+    #[inline(always)]
     fn position(&self) -> u64 {
         match (&self.own, &self.shared) {
             (Some(writer), _) if self.on_own => writer.position(),
@@ -186,30 +199,30 @@ impl Ways {
 
     /// Seals a packet while it is copied to its place, where that is one unit of a channel of
     /// its own; if not, before.
-    #[inline]
+    #[inline(always)]
     fn send_unsealed(&mut self, packet: &Unsealed<'_>) {
+        if let Some(writer) = &mut self.own
+            && self.on_own
+            && packet.place().is_empty()
+        {
+            // The straight line.
+            let len = HEADER_BYTES + packet.body().len();
+            if writer.write_straight(len, Whole(packet)).is_some() {
+                return;
+            }
+        }
+        self.send_unsealed_any(packet);
+    }
+
+    #[inline(never)]
+    fn send_unsealed_any(&mut self, packet: &Unsealed<'_>) {
         let (place, body) = (packet.place(), packet.body());
         if let Some(writer) = &mut self.own
             && self.on_own
         {
             let len = HEADER_BYTES + place.len() + body.len();
-            let sent = writer.write_with(len, |words| {
-                let (head, rest) = words.split_at(HEADER_BYTES / 8);
-                let (before, rest) = rest.split_at(place.len().div_ceil(8));
-                // Further lines are written first, because the reader watches this one.
-                let sum = if packet.is_summed() {
-                    summed::store(rest, body)
-                } else {
-                    bulk::store(rest, body);
-                    0
-                };
-                bulk::store(before, place);
-                for (word, value) in head.iter().zip(packet.head(sum)) {
-                    // Relaxed: the unit's stamp publishes it.
-                    word.store(value, Ordering::Relaxed);
-                }
-            });
-            if sent != Ok(false) {
+            let copy = |words: &[AtomicU64]| fill(words, packet);
+            if writer.write_with(len, copy) != Ok(false) {
                 return;
             }
         }
@@ -239,6 +252,76 @@ impl Ways {
             }
             _ => {}
         }
+    }
+}
+
+/// Copies a packet to the beginning of words that have room for it, and seals it.
+fn fill(words: &[AtomicU64], packet: &Unsealed<'_>) {
+    let (place, body) = (packet.place(), packet.body());
+    let (head, rest) = words.split_at(HEADER_BYTES / 8);
+    let (before, rest) = rest.split_at(place.len().div_ceil(8));
+    // Further lines are written first, because the reader watches this one.
+    let sum = if packet.is_summed() {
+        summed::store(rest, body)
+    } else {
+        bulk::store(rest, body);
+        0
+    };
+    bulk::store(before, place);
+    for (word, value) in head.iter().zip(packet.head(sum)) {
+        // Relaxed: the unit's stamp publishes it.
+        word.store(value, Ordering::Relaxed);
+    }
+}
+
+/// A packet that is no piece of a message.
+struct Whole<'a, 'p>(&'a Unsealed<'p>);
+
+impl Fill for Whole<'_, '_> {
+    /// As [`fill`].
+    #[inline(always)]
+    fn fill(self, words: &[AtomicU64]) {
+        let packet = self.0;
+        let (head, rest) = words.split_at(HEADER_BYTES / 8);
+        let sum = if packet.is_summed() {
+            summed::store(rest, packet.body())
+        } else {
+            bulk::store(rest, packet.body());
+            0
+        };
+        for (word, value) in head.iter().zip(packet.head(sum)) {
+            word.store(value, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Where the head, and the sum, of a packet go whose body is copied here.
+struct Apart<'b>(&'b mut Vec<u8>);
+
+impl CopyOut for Apart<'_> {
+    type Made = ([u64; 2], u64);
+
+    #[inline(always)]
+    fn copy_out(self, words: &[AtomicU64], len: usize) -> Option<Self::Made> {
+        let body = self.0;
+        let (head, rest) = words.split_at_checked(HEADER_BYTES / 8)?;
+        let len = len.checked_sub(HEADER_BYTES)?;
+        // Relaxed: its stamp has published the unit, and is compared again afterwards.
+        let head = [0, 1].map(|i: usize| head[i].load(Ordering::Relaxed));
+        if Header::flags(head).has(Flags::PIECE) {
+            return None;
+        }
+        if len > body.len() {
+            lengthen(body, len);
+        }
+        body.truncate(len);
+        let sum = if Header::flags(head).has(Flags::UNCHECKED) {
+            bulk::load(rest, body);
+            0
+        } else {
+            summed::load(rest, body)
+        };
+        Some((head, sum))
     }
 }
 
@@ -308,29 +391,12 @@ impl Inlet {
     }
 
     /// The next packet, if it lies in one unit of a channel of its own: summed as it is copied.
-    #[inline]
-    fn receive_summed(&mut self, state: &mut LinkState, body: &mut Vec<u8>) -> Option<Arrived> {
+    #[inline(always)]
+    fn receive_straight(&mut self, state: &mut LinkState, body: &mut Vec<u8>) -> Option<Arrived> {
         if self.session.is_some() {
             return None;
         }
-        let copy = |words: &[AtomicU64], len: usize| {
-            let (head, rest) = words.split_at_checked(HEADER_BYTES / 8)?;
-            let len = len.checked_sub(HEADER_BYTES)?;
-            // Relaxed: its stamp has published the unit, and is compared again afterwards.
-            let head = [0, 1].map(|i: usize| head[i].load(Ordering::Relaxed));
-            if Header::flags(head).has(Flags::PIECE) {
-                return None;
-            }
-            body.resize(len, 0);
-            let sum = if Header::flags(head).has(Flags::UNCHECKED) {
-                bulk::load(rest, body);
-                0
-            } else {
-                summed::load(rest, body)
-            };
-            Some((head, sum))
-        };
-        let (position, (head, sum)) = self.reader.take_with(copy)?;
+        let (position, (head, sum)) = self.reader.take_with(Apart(body))?;
         state.gone = false;
         Some(Arrived {
             position,
@@ -361,6 +427,12 @@ impl Inlet {
             }
         }
     }
+}
+
+/// So many bytes, of which the new ones are zeros.
+#[inline(never)]
+fn lengthen(bytes: &mut Vec<u8>, len: usize) {
+    bytes.resize(len, 0);
 }
 
 /// Looks so often whether what runs has ended.
@@ -398,6 +470,12 @@ pub(super) struct LinkState {
 }
 
 impl LinkState {
+    /// Whether nothing is wrong.
+    #[inline]
+    pub(super) fn is_fine(&self) -> bool {
+        !self.gone && self.over.is_none() && !self.broken
+    }
+
     /// What an error of a reader means; whether to look again at once.
     pub(super) fn learn(&mut self, error: &ReadError) -> bool {
         match error {
@@ -412,6 +490,7 @@ impl LinkState {
 }
 
 impl Link for Ends<'_> {
+    #[inline(always)]
     fn position(&self) -> u64 {
         self.ways.position()
     }
@@ -420,12 +499,12 @@ impl Link for Ends<'_> {
         self.ways.send(&[packet, &[], &[], &[]]);
     }
 
-    #[inline]
+    #[inline(always)]
     fn send_unsealed(&mut self, packet: &Unsealed<'_>, _spare: &mut Vec<u8>) {
         self.ways.send_unsealed(packet);
     }
 
-    #[inline]
+    #[inline(never)]
     fn receive(&mut self, packet: &mut Vec<u8>) -> Option<u64> {
         match &mut self.source {
             Source::Inlet(inlet) => inlet.receive(self.state, packet),
@@ -438,15 +517,21 @@ impl Link for Ends<'_> {
         }
     }
 
-    #[inline]
     fn receive_summed(&mut self, body: &mut Vec<u8>) -> Option<Arrived> {
-        if let Source::Inlet(inlet) = &mut self.source
-            && let Some(arrived) = inlet.receive_summed(self.state, body)
-        {
+        if let Some(arrived) = self.receive_straight(body) {
             return Some(arrived);
         }
         let position = self.receive(body)?;
         Some(Arrived::of(position, body, summed::of))
+    }
+
+    /// One look for a packet that lies in one unit of a channel of its own.
+    #[inline(always)]
+    fn receive_straight(&mut self, body: &mut Vec<u8>) -> Option<Arrived> {
+        match &mut self.source {
+            Source::Inlet(inlet) => inlet.receive_straight(self.state, body),
+            Source::Given(_) | Source::None => None,
+        }
     }
 }
 

@@ -213,8 +213,16 @@ pub(super) fn spared() -> Vec<u8> {
 #[inline]
 pub(super) fn spare(bytes: Vec<u8>) {
     if bytes.capacity() <= MOST_SPARE {
-        SPARE.set(bytes);
+        // Not `set`, which the compiler leaves out of line.
+        SPARE.with(|spare| spare.set(bytes));
     }
+}
+
+/// Writes values without extents to `out`, in place of what was there.
+#[inline]
+pub(super) fn pack_plain<T: Pack>(values: &T, out: &mut Vec<u8>) -> Result<(), postcard::Error> {
+    out.clear();
+    values.pack(out)
 }
 
 /// Writes values to `out`, in place of what was there; and their extents.
@@ -237,10 +245,15 @@ pub(super) fn answer<T: Schema + Serialize>(
     out: &mut Vec<u8>,
     parcels: Option<&Arc<Parcels>>,
 ) -> Result<(), NotDispatched> {
-    let parcel = pack(&(result,), out, parcels).map_err(|_| NotDispatched::Unwritable)?;
-    let (Some(parcel), Some(parcels)) = (parcel, parcels) else {
-        return Ok(());
+    let Some(parcels) = parcels else {
+        return pack_plain(&(result,), out).map_err(|_| NotDispatched::Unwritable);
     };
+    let parcel = pack(&(result,), out, Some(parcels)).map_err(|_| NotDispatched::Unwritable)?;
+    parcel.map_or(Ok(()), |parcel| answer_with(parcel, parcels))
+}
+
+/// Sends the extents of the result of the call that this thread runs.
+fn answer_with(parcel: Parcel, parcels: &Parcels) -> Result<(), NotDispatched> {
     let call = Context::current().ok_or(NotDispatched::Unwritable)?;
     if call.is_given_up() {
         return Err(NotDispatched::GivenUp);

@@ -7,7 +7,7 @@ use super::serve::Concurrency;
 use super::task::{Running, Spawner};
 use crate::Deadline;
 use portolan_proto::{Incoming, Status, Time};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -189,8 +189,19 @@ impl GivenUp {
     }
 }
 
+/// A call that a thread runs.
+#[derive(Clone, Copy)]
+struct Runs {
+    number: u64,
+    deadline: Option<Time>,
+    /// What tells that it was given up is in [`GIVEN_UP`].
+    is_told: bool,
+}
+
 thread_local! {
-    static CURRENT: RefCell<Option<Context>> = const { RefCell::new(None) };
+    /// Without a destructor, so that it costs a load and a store.
+    static CURRENT: Cell<Option<Runs>> = const { Cell::new(None) };
+    static GIVEN_UP: RefCell<Option<Arc<GivenUp>>> = const { RefCell::new(None) };
 }
 
 impl Context {
@@ -210,7 +221,16 @@ impl Context {
 
     /// Of the call that this thread runs.
     pub fn current() -> Option<Self> {
-        CURRENT.with_borrow(Clone::clone)
+        let runs = CURRENT.get()?;
+        let given_up = match runs.is_told {
+            true => GIVEN_UP.with_borrow(Clone::clone),
+            false => None,
+        };
+        Some(Self {
+            number: runs.number,
+            deadline: runs.deadline,
+            given_up,
+        })
     }
 
     /// Until when its client waits, to about a millisecond.
@@ -242,20 +262,48 @@ impl Context {
     /// Runs a method.
     #[inline]
     pub(super) fn during<T>(&self, run: impl FnOnce() -> T) -> T {
-        struct After(Option<Context>);
+        /// What was there before: a method may run within another one's call.
+        struct After {
+            runs: Option<Runs>,
+            given_up: Option<Option<Arc<GivenUp>>>,
+        }
         impl Drop for After {
             fn drop(&mut self) {
-                CURRENT.replace(self.0.take());
+                CURRENT.set(self.runs);
+                if let Some(given_up) = self.given_up.take() {
+                    GIVEN_UP.replace(given_up);
+                }
             }
         }
-        let _after = After(CURRENT.replace(Some(self.clone())));
+        let runs = Runs {
+            number: self.number,
+            deadline: self.deadline,
+            is_told: self.given_up.is_some(),
+        };
+        let tells = |given_up| GIVEN_UP.replace(Some(Arc::clone(given_up)));
+        let _after = After {
+            given_up: self.given_up.as_ref().map(tells),
+            runs: CURRENT.replace(Some(runs)),
+        };
         run()
     }
 }
 
 /// How a call is answered whose method ended like this; what a panic said is put to `result`.
-#[inline]
+#[inline(always)]
 pub(super) fn answer_of(
+    ended: thread::Result<Result<(), NotDispatched>>,
+    result: &mut Vec<u8>,
+) -> Status {
+    match ended {
+        Ok(Ok(())) => Status::Returned,
+        other => answer_of_failed(other, result),
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn answer_of_failed(
     ended: thread::Result<Result<(), NotDispatched>>,
     result: &mut Vec<u8>,
 ) -> Status {
@@ -283,4 +331,49 @@ pub(super) fn said(panic: &(dyn std::any::Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied())
         .unwrap_or("something that is no text")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn context(number: u64, given_up: Option<Arc<GivenUp>>) -> Context {
+        Context {
+            number,
+            deadline: Some(Time(number)),
+            given_up,
+        }
+    }
+
+    /// The number of the call that this thread runs, and whether it is told that it is given up.
+    fn now() -> Option<(u64, bool)> {
+        let now = Context::current()?;
+        assert_eq!(now.deadline, Some(Time(now.number)));
+        let yes = |given_up: &Arc<GivenUp>| given_up.yes.load(Ordering::Acquire);
+        Some((now.number, now.given_up.as_ref().is_some_and(yes)))
+    }
+
+    #[test]
+    fn a_call_within_a_call_has_its_own_context_and_leaves_the_other_ones() {
+        let gone = Arc::new(GivenUp::default());
+        gone.set();
+        let stays = Arc::<GivenUp>::default();
+        assert_eq!(now(), None);
+        context(1, Some(Arc::clone(&gone))).during(|| {
+            assert_eq!(now(), Some((1, true)));
+            // One that is never told is not told of the one around it.
+            context(2, None).during(|| {
+                assert_eq!(now(), Some((2, false)));
+                context(3, Some(stays)).during(|| assert_eq!(now(), Some((3, false))));
+                assert_eq!(now(), Some((2, false)));
+            });
+            let panics = || context(4, None).during(|| panic!("within {:?}", now()));
+            let panicked = catch_unwind(AssertUnwindSafe(panics)).map(drop);
+            assert!(said(&*panicked.unwrap_err()).contains("4"));
+            assert_eq!(now(), Some((1, true)));
+        });
+        assert_eq!(now(), None);
+        // This, and what the thread had: nothing of it is kept.
+        assert_eq!(Arc::strong_count(&gone), 1);
+    }
 }

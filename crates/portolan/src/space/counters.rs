@@ -126,18 +126,39 @@ pub(crate) fn dropped(member: &Member) {
     add(&line.dropped, 1, shared);
 }
 
-/// A call was made.
-#[inline]
-pub(crate) fn called(member: &Member) {
-    let (line, shared) = line(member);
-    add(&line.calls, 1, shared);
+/// A call was made; `lines` are those of our space.
+#[inline(always)]
+pub(crate) fn called(lines: &[ThreadLine; THREAD_LINES]) {
+    count(lines, |line| &line.calls);
 }
 
 /// A call was run for a client.
-#[inline]
+#[inline(always)]
 pub(crate) fn answered(member: &Member) {
-    let (line, shared) = line(member);
-    add(&line.answers, 1, shared);
+    count(member.tables().thread_lines(member.space), |line| {
+        &line.answers
+    });
+}
+
+/// Counts one more, in a word of this thread's line.
+#[inline(always)]
+fn count(lines: &[ThreadLine; THREAD_LINES], word: fn(&ThreadLine) -> &AtomicU64) {
+    let at = LINE.get();
+    if at >= SHARED {
+        return count_first_or_shared(lines, word);
+    }
+    add(word(&lines[at]), 1, false);
+}
+
+/// The same, of a thread that has no line, or none of its own.
+#[cold]
+#[inline(never)]
+fn count_first_or_shared(lines: &[ThreadLine; THREAD_LINES], word: fn(&ThreadLine) -> &AtomicU64) {
+    let at = match LINE.get() {
+        NONE => take(),
+        line => line,
+    };
+    add(word(&lines[at & (THREAD_LINES - 1)]), 1, at == SHARED);
 }
 
 /// An address was signalled. In an upcall, too, of a thread that is [`prepare`]d.
@@ -201,6 +222,8 @@ mod tests {
                         for _ in 0..EACH {
                             let message = Message::new(b"").unwrap();
                             right.send(message, WhenFull::Drop).unwrap();
+                            called(port.at().own().threads);
+                            answered(domain.member());
                         }
                         all.wait();
                     });
@@ -214,6 +237,8 @@ mod tests {
                 "{space:?}"
             );
             assert_eq!(space.dropped, space.full);
+            let all = round * EACH * THREADS as u64;
+            assert_eq!((space.calls, space.answers), (all, all), "{space:?}");
             assert_eq!(space.dropped, survey.ports[0].dropped);
         }
         let survey = domain.survey().unwrap();

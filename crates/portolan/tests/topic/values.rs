@@ -265,6 +265,45 @@ fn bytes_that_are_no_value_are_an_error_and_the_next_sample_comes() {
 }
 
 #[test]
+fn short_and_long_samples_of_a_slice_come_by_turns() {
+    let domain = Domain::private().unwrap();
+    let mut publisher = domain.publisher::<[u16]>("turns", options()).unwrap();
+    let mut subscriber = domain.subscriber::<[u16]>("turns", options()).unwrap();
+    // Around what is taken out of the ring in a straight line, and what lies in memory of its own.
+    for len in (0..40).chain(2000..2004).chain(0..40) {
+        let sent: Vec<u16> = (0..len).map(|i| i * 3 + len).collect();
+        publisher.publish(&sent).unwrap();
+        let sample = subscriber.receive(Deadline::NOW).unwrap();
+        assert_eq!((&*sample, sample.missed()), (&sent[..], 0));
+        let kept = sample.clone();
+        drop(sample);
+        assert_eq!(*kept, *sent);
+    }
+    let nothing = subscriber.receive(Deadline::NOW);
+    assert!(matches!(nothing, Err(SubscribeError::TimedOut)));
+}
+
+#[test]
+fn bytes_of_another_length_are_left_out_and_count_as_missed() {
+    let domain = Domain::private().unwrap();
+    let publisher = domain.publisher::<[u64; 3]>("t", options()).unwrap();
+    let mut subscriber = domain.subscriber::<[u64; 3]>("t", options()).unwrap();
+    drop(publisher);
+    let mut writer = writer(&domain);
+    for wrong in [0, 8, 23, 25, 32] {
+        writer.write(&vec![7; wrong], PATIENCE).unwrap();
+        let nothing = subscriber.receive(Deadline::NOW);
+        assert!(matches!(nothing, Err(SubscribeError::TimedOut)), "{wrong}");
+    }
+    for wrong in [0, 8, 23, 25, 32] {
+        writer.write(&vec![7; wrong], PATIENCE).unwrap();
+    }
+    writer.write(&[1; 24], PATIENCE).unwrap();
+    let sample = subscriber.receive(Deadline::NOW).unwrap();
+    assert_eq!((sample[2], sample.missed()), (0x0101_0101_0101_0101, 10));
+}
+
+#[test]
 fn types_of_other_variants_or_another_number_are_others() {
     mod other {
         #[derive(Clone, Copy, portolan::channel::Payload)]

@@ -2,7 +2,8 @@
 //! packets by a seed; and an oracle that counts what ran.
 
 use portolan_proto::{
-    Call, CallId, Client, Flags, Link, NotCalled, Outcome, Server, Settings, Status, Time,
+    Call, CallId, Client, Flags, Incoming, Link, Looked, NotCalled, Outcome, Server, Settings,
+    Status, Time,
 };
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -200,6 +201,8 @@ pub(crate) fn run(plan: Plan) -> Counts {
 struct World {
     plan: Plan,
     chance: Chance,
+    /// By which both ends look in a straight line, or not.
+    lines: Chance,
     now: Time,
     up: Way,
     down: Way,
@@ -220,11 +223,27 @@ struct World {
     counts: Counts,
 }
 
+/// The call of this tag has ended so.
+fn ended(counts: &mut Counts, ran: &HashMap<u64, u64>, tag: u64, outcome: Outcome, body: &[u8]) {
+    match outcome {
+        Outcome::Answered(Status::Returned) => {
+            counts.answered += 1;
+            let len = u64::from_le_bytes(body[..8].try_into().unwrap());
+            assert_eq!(body, result(&arguments(tag, len)), "result of {tag}");
+            assert_eq!(ran.get(&tag), Some(&1), "runs of {tag}, which was answered");
+        }
+        Outcome::Deadline | Outcome::Answered(Status::TooLate) => counts.deadline += 1,
+        Outcome::ServerDied => counts.server_died += 1,
+        other => panic!("{other:?}"),
+    }
+}
+
 impl World {
     fn new(plan: Plan) -> Self {
         Self {
             plan,
             chance: Chance::new(plan.seed),
+            lines: Chance::new(plan.seed + 3),
             now: Time(1),
             up: Way::new(plan.faults, plan.seed + 1),
             down: Way::new(plan.faults, plan.seed + 2),
@@ -357,30 +376,40 @@ impl World {
             to: &mut self.down,
             from: &mut self.up,
         };
-        while self.server.poll(self.now, &mut end).unwrap() {}
         let mut body = Vec::new();
-        while let Some(incoming) = self.server.take(self.now, &mut body) {
-            assert!(incoming.number > self.last_taken, "out of order");
-            self.last_taken = incoming.number;
-            let tag = u64::from_le_bytes(body[..8].try_into().unwrap());
-            assert_eq!(
-                body,
-                arguments(tag, body.len() as u64 - 8),
-                "arguments of {tag}"
-            );
-            let method = if incoming.flags.has(Flags::ONE_WAY) {
-                ONE_WAY
+        loop {
+            let looked = if self.lines.happens(500) {
+                let looked = self.server.poll_call(self.now, &mut end, &mut body);
+                looked.unwrap()
+            } else if self.server.poll(self.now, &mut end).unwrap() {
+                Looked::Packet
             } else {
-                BOTH_WAYS
+                Looked::Nothing
             };
-            assert_eq!(incoming.method, method);
-            *self.ran.entry(tag).or_default() += 1;
-            self.counts.ran += 1;
-            let work = self.chance.below(self.plan.work.as_nanos() as u64 + 1);
-            let done = Time(self.now.0 + work);
-            self.running
-                .push((done, incoming.number, std::mem::take(&mut body)));
+            match looked {
+                Looked::Nothing => break,
+                Looked::Packet if self.lines.happens(500) => {}
+                Looked::Packet => {
+                    while let Some(incoming) = self.server.take(self.now, &mut body) {
+                        self.begin(incoming, &body);
+                    }
+                }
+                Looked::Call(incoming) => self.begin(incoming, &body),
+            }
+            end = End {
+                now: self.now,
+                to: &mut self.down,
+                from: &mut self.up,
+            };
         }
+        while let Some(incoming) = self.server.take(self.now, &mut body) {
+            self.begin(incoming, &body);
+        }
+        let mut end = End {
+            now: self.now,
+            to: &mut self.down,
+            from: &mut self.up,
+        };
         while self.server.take_cancelled().is_some() {}
         let now = self.now;
         let mut rest = Vec::new();
@@ -398,12 +427,46 @@ impl World {
         self.running = rest;
     }
 
+    /// A call was handed out.
+    fn begin(&mut self, incoming: Incoming, body: &[u8]) {
+        assert!(incoming.number > self.last_taken, "out of order");
+        self.last_taken = incoming.number;
+        let tag = u64::from_le_bytes(body[..8].try_into().unwrap());
+        assert_eq!(
+            body,
+            arguments(tag, body.len() as u64 - 8),
+            "arguments of {tag}"
+        );
+        let method = if incoming.flags.has(Flags::ONE_WAY) {
+            ONE_WAY
+        } else {
+            BOTH_WAYS
+        };
+        assert_eq!(incoming.method, method);
+        *self.ran.entry(tag).or_default() += 1;
+        self.counts.ran += 1;
+        let work = self.chance.below(self.plan.work.as_nanos() as u64 + 1);
+        let done = Time(self.now.0 + work);
+        self.running.push((done, incoming.number, body.to_vec()));
+    }
+
     fn collect(&mut self) {
         let mut end = End {
             now: self.now,
             to: &mut self.up,
             from: &mut self.down,
         };
+        // For one of them at a time, in a straight line perhaps.
+        while let Some((&id, _)) = self.open.iter().min_by_key(|(_, tag)| **tag)
+            && self.lines.happens(500)
+        {
+            let mut body = Vec::new();
+            let Some(outcome) = self.client.poll_for(self.now, &mut end, id, &mut body) else {
+                break;
+            };
+            let tag = self.open.remove(&id).unwrap();
+            ended(&mut self.counts, &self.ran, tag, outcome, &body);
+        }
         while self.client.poll(self.now, &mut end).unwrap() {}
         let client = &mut self.client;
         let counts = &mut self.counts;
@@ -411,20 +474,12 @@ impl World {
         self.open.retain(|id, tag| {
             let mut body = Vec::new();
             match client.take(*id, &mut body) {
-                None => return true,
-                Some(Outcome::Answered(Status::Returned)) => {
-                    counts.answered += 1;
-                    let len = u64::from_le_bytes(body[..8].try_into().unwrap());
-                    assert_eq!(body, result(&arguments(*tag, len)), "result of {tag}");
-                    assert_eq!(ran.get(tag), Some(&1), "runs of {tag}, which was answered");
+                None => true,
+                Some(outcome) => {
+                    ended(counts, ran, *tag, outcome, &body);
+                    false
                 }
-                Some(Outcome::Deadline | Outcome::Answered(Status::TooLate)) => {
-                    counts.deadline += 1;
-                }
-                Some(Outcome::ServerDied) => counts.server_died += 1,
-                Some(other) => panic!("{other:?}"),
             }
-            false
         });
     }
 

@@ -59,7 +59,7 @@ unsafe fn copy(to: *mut u8, bytes: &[u8]) {
     let (body, tail) = bytes.split_at(bytes.len() / 8 * 8);
     // SAFETY:
     // - As the caller promises; `body` is a multiple of 8 long.
-    unsafe { super::vector_copy(to, body.as_ptr(), body.len()) };
+    unsafe { super::copy_words(to, body.as_ptr(), body.len()) };
     // SAFETY:
     // - In bounds: `body` is a part of `bytes`.
     let to = unsafe { to.add(body.len()) };

@@ -25,8 +25,16 @@ mod vector;
 /// # Panics
 ///
 /// If the bytes do not fit.
-#[inline]
+#[inline(always)]
 pub fn store(words: &[AtomicU64], bytes: &[u8]) -> u64 {
+    if bytes.is_empty() {
+        return 0;
+    }
+    store_some(words, bytes)
+}
+
+#[inline(never)]
+fn store_some(words: &[AtomicU64], bytes: &[u8]) -> u64 {
     assert!(bytes.len() <= words.len() * 8, "the words are too few");
     if let Some((short, long)) = split(bytes) {
         return store_both(words, short, long);
@@ -40,8 +48,16 @@ pub fn store(words: &[AtomicU64], bytes: &[u8]) -> u64 {
 /// # Panics
 ///
 /// If the words do not suffice.
-#[inline]
+#[inline(always)]
 pub fn load(words: &[AtomicU64], bytes: &mut [u8]) -> u64 {
+    if bytes.is_empty() {
+        return 0;
+    }
+    load_some(words, bytes)
+}
+
+#[inline(never)]
+fn load_some(words: &[AtomicU64], bytes: &mut [u8]) -> u64 {
     assert!(bytes.len() <= words.len() * 8, "the words are too few");
     if bytes.len() > SHORT {
         return load_both(words, bytes);

@@ -73,8 +73,8 @@
 mod reader;
 mod writer;
 
-pub use reader::{Barriers, Garbled, Look, NoEntry, Reading, Since};
-pub use writer::{Finished, NotWritten, Pen};
+pub use reader::{Barriers, CopyOut, Garbled, Look, NoEntry, Reading, Since};
+pub use writer::{Fill, Finished, NotWritten, Pen};
 
 use crate::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::mark;
@@ -296,6 +296,8 @@ pub struct Channel<'a> {
     head: &'a Head,
     readers: &'a [ReaderEntry],
     words: &'a [AtomicU64],
+    /// Words of a unit.
+    stride: usize,
     shape: Shape,
     mode: Mode,
 }
@@ -365,6 +367,7 @@ impl<'a> Channel<'a> {
             head,
             readers,
             words,
+            stride: shape.unit / 8,
             shape,
             mode: Mode::unpack(word(&config.mode)),
         })
@@ -407,20 +410,32 @@ impl<'a> Channel<'a> {
         position % self.shape.units * self.shape.unit as u64
     }
 
-    #[inline]
+    #[inline(always)]
     fn unit(&self, position: u64) -> Unit<'a> {
-        let first = self.first_word(position);
+        let [stamp, meta, payload @ ..] = self.words_of(position) else {
+            // A shape has units of a line at least.
+            unreachable!("a unit has a head");
+        };
         Unit {
-            words: &self.words[first..first + self.shape.unit / 8],
+            stamp,
+            meta,
+            payload,
         }
     }
 
+    /// All words of the unit of `position`.
+    #[inline(always)]
+    fn words_of(&self, position: u64) -> &'a [AtomicU64] {
+        let first = self.first_word(position);
+        &self.words[first..first + self.stride]
+    }
+
     /// Where the unit of `position` begins, in words.
-    #[inline]
+    #[inline(always)]
     fn first_word(&self, position: u64) -> usize {
         #[expect(clippy::cast_possible_truncation, reason = "below the number of units")]
         let index = (position & (self.shape.units - 1)) as usize;
-        index * (self.shape.unit / 8)
+        index * self.stride
     }
 
     /// Who writes, and how many have left.
@@ -526,7 +541,7 @@ impl<'a> Channel<'a> {
 
     /// Raw mode: the words of the unit at `place`, counted modulo the number of units.
     pub fn place_words(&self, place: u64) -> &'a [AtomicU64] {
-        self.unit(place).words
+        self.words_of(place)
     }
 
     /// Raw mode: how many units were put.
@@ -602,29 +617,33 @@ impl Channel<'_> {
     }
 }
 
+const _: () = assert!(UNIT_HEAD_WORDS == 2, "a stamp and a meta word");
+
 /// One unit of the ring.
 #[derive(Clone, Copy)]
 struct Unit<'a> {
-    words: &'a [AtomicU64],
+    stamp: &'a AtomicU64,
+    meta: &'a AtomicU64,
+    payload: &'a [AtomicU64],
 }
 
 impl<'a> Unit<'a> {
-    #[inline]
+    #[inline(always)]
     fn stamp(&self) -> &'a AtomicU64 {
-        &self.words[0]
+        self.stamp
     }
 
-    #[inline]
+    #[inline(always)]
     fn meta(&self) -> &'a AtomicU64 {
-        &self.words[1]
+        self.meta
     }
 
-    #[inline]
+    #[inline(always)]
     fn payload(&self) -> &'a [AtomicU64] {
-        &self.words[UNIT_HEAD_WORDS..]
+        self.payload
     }
 
-    #[inline]
+    #[inline(always)]
     fn look(&self) -> Stamp {
         // Acquire: pairs with the writer's release of `done`.
         Stamp(self.stamp().load(Ordering::Acquire))

@@ -69,6 +69,25 @@ pub struct NoEntry {
     pub entries: u64,
 }
 
+/// Copies a message of so many bytes out of words, which others may write meanwhile: a closure, or
+/// a type of its own whose method the compiler is told to put where it is used.
+pub trait CopyOut {
+    /// What it makes of the message.
+    type Made;
+
+    /// Does so; `None` leaves the message where it is.
+    fn copy_out(self, words: &[AtomicU64], len: usize) -> Option<Self::Made>;
+}
+
+impl<T, F: FnOnce(&[AtomicU64], usize) -> Option<T>> CopyOut for F {
+    type Made = T;
+
+    #[inline(always)]
+    fn copy_out(self, words: &[AtomicU64], len: usize) -> Option<T> {
+        self(words, len)
+    }
+}
+
 /// What a reader finds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Look {
@@ -248,9 +267,9 @@ impl Channel<'_> {
     /// Copies the next message, if it is there and has one unit, to the beginning of `out`:
     /// its bytes, and what is owed. What [`Self::look`], [`Self::copy`] and
     /// [`Self::advance`] do with most messages, in one go; `None` leaves it to them.
-    #[inline]
+    #[inline(always)]
     pub fn take_one(&self, reading: &mut Reading, out: &mut [u8]) -> Option<(usize, Finished)> {
-        self.take_with(reading, |payload, len| {
+        self.take_with(reading, |payload: &[AtomicU64], len: usize| {
             bulk::load(payload, out.get_mut(..len)?);
             Some(len)
         })
@@ -259,16 +278,18 @@ impl Channel<'_> {
     /// As [`Self::take_one`], by the caller's own copy, of so many bytes of the words: what it
     /// makes of them, which counts only if it is returned. If it makes nothing, the message
     /// stays.
-    #[inline]
-    pub fn take_with<T>(
+    #[inline(always)]
+    pub fn take_with<C: CopyOut>(
         &self,
         reading: &mut Reading,
-        copy: impl FnOnce(&[AtomicU64], usize) -> Option<T>,
-    ) -> Option<(T, Finished)> {
+        copy: C,
+    ) -> Option<(C::Made, Finished)> {
         const WHOLE: u8 = Meta::FIRST | Meta::LAST | Meta::CLOSED;
-        let unit = self.unit(reading.next);
+        // By value: what is behind a reference is read again after the copy.
+        let position = reading.next;
+        let unit = self.unit(position);
         let stamp = unit.look();
-        let is_next = stamp.phase() == UnitPhase::Done && stamp.position() == reading.next;
+        let is_next = stamp.phase() == UnitPhase::Done && stamp.position() == position;
         if !is_next || reading.taken > 0 || reading.owed || self.mode.many_writers {
             return None;
         }
@@ -277,7 +298,7 @@ impl Channel<'_> {
         if meta.flags() != WHOLE || meta.len() > self.shape.payload() {
             return None;
         }
-        let copied = copy(unit.payload(), meta.len())?;
+        let copied = copy.copy_out(unit.payload(), meta.len())?;
         // As in `copy`.
         fence(Ordering::Acquire);
         if unit.stamp().load(Ordering::Relaxed) != stamp.0 {
@@ -285,7 +306,7 @@ impl Channel<'_> {
         }
         mark!("channel.copied");
         reading.seeks = false;
-        reading.next += 1;
+        reading.next = position + 1;
         Some((copied, self.stands_at(reading)))
     }
 
@@ -454,15 +475,16 @@ impl Channel<'_> {
         };
         // A power of two.
         let quarter = self.shape.units / 4;
-        if reading.next & (quarter - 1) != 0 {
+        let next = reading.next;
+        if next & (quarter - 1) != 0 {
             // Release: we have copied what lies before.
-            entry.cursor.store(reading.next, Ordering::Release);
+            entry.cursor.store(next, Ordering::Release);
             reading.moved = self.mode.reliable;
             return Finished::Done;
         }
         reading.moved = false;
         // A locked instruction: the look for a waiting writer comes after it (M5).
-        entry.cursor.swap(reading.next, Ordering::AcqRel);
+        entry.cursor.swap(next, Ordering::AcqRel);
         mark!("channel.quarter_read");
         self.room_made()
     }

@@ -18,8 +18,17 @@ pub struct Pen {
     /// Positions before this one may be written without a look at the readers; all, if
     /// the writer waits for no reader.
     limit: u64,
-    /// So many units ahead of it lines are asked for.
+    /// Positions before this one may be written in a straight line: those before the limit, unless
+    /// each message takes more than that.
+    straight: u64,
+    /// At positions before this one the line of a later unit is asked for ([`AHEAD`]).
     ahead: u64,
+    /// Messages are written in a straight line, and signalled each, if at all.
+    is_plain: bool,
+    /// There are lines worth asking for.
+    has_plenty: bool,
+    /// Each message is signalled.
+    signals_each: bool,
     /// Bytes of units since the last signal.
     unsignalled: u64,
     /// Payload bytes of the unit at `next`, which is being filled; `None` between messages
@@ -60,6 +69,17 @@ impl Pen {
         self.next
     }
 
+    /// From now on positions before this one may be written without a look at the readers.
+    fn limit_to(&mut self, limit: u64) {
+        self.limit = limit;
+        self.straight = if self.is_plain { limit } else { 0 };
+        self.ahead = if self.has_plenty {
+            limit.saturating_sub(AHEAD)
+        } else {
+            0
+        };
+    }
+
     /// How often it has signalled: looked for sleeping readers.
     pub fn signals(&self) -> u64 {
         self.signals
@@ -69,6 +89,20 @@ impl Pen {
     #[inline]
     pub fn is_within_message(&self) -> bool {
         self.open.is_some() || !self.first
+    }
+}
+
+/// Puts a message at the beginning of words: a closure, or a type of its own whose method the
+/// compiler is told to put where it is used.
+pub trait Fill {
+    /// Does so.
+    fn fill(self, words: &[AtomicU64]);
+}
+
+impl<F: FnOnce(&[AtomicU64])> Fill for F {
+    #[inline(always)]
+    fn fill(self, words: &[AtomicU64]) {
+        self(words);
     }
 }
 
@@ -134,11 +168,16 @@ impl<'a> Channel<'a> {
         }
         // Release: the last writer's are done, as are ours before we relax anew (M6).
         self.head.writer.relaxed.store(0, Ordering::Release);
-        let plenty = self.shape.unit == LINE && self.shape.units >= 4 * AHEAD;
-        Pen {
+        let signalling = self.mode.signalling;
+        let mut pen = Pen {
             next,
-            limit: if self.mode.reliable { next } else { u64::MAX },
-            ahead: if plenty { AHEAD } else { 0 },
+            limit: 0,
+            straight: 0,
+            ahead: 0,
+            // What else ends a signalling unit, the general way counts.
+            is_plain: !(self.mode.many_writers || matches!(signalling, Signalling::Bytes(_))),
+            has_plenty: self.shape.unit == LINE && self.shape.units >= 4 * AHEAD,
+            signals_each: signalling == Signalling::Message,
             unsignalled: 0,
             open: None,
             first: true,
@@ -147,7 +186,9 @@ impl<'a> Channel<'a> {
             relaxed: false,
             may_relax: || false,
             signals: 0,
-        }
+        };
+        pen.limit_to(if self.mode.reliable { next } else { u64::MAX });
+        pen
     }
 
     /// Bytes that one message may have.
@@ -200,7 +241,7 @@ impl<'a> Channel<'a> {
                 Lagging::Drop | Lagging::Skip => {}
             }
         }
-        pen.limit = slowest + self.shape.units;
+        pen.limit_to(slowest + self.shape.units);
         if pen.next + units <= pen.limit {
             self.stop_waiting();
             return Ok(());
@@ -215,22 +256,18 @@ impl<'a> Channel<'a> {
     /// words, in one unit for which there is room. `None`: nothing was written, and the general
     /// way ([`Self::write`]) may write it, or says why not.
     #[inline(always)]
-    pub fn write_straight(
-        &self,
-        pen: &mut Pen,
-        len: usize,
-        copy: impl FnOnce(&[AtomicU64]),
-    ) -> Option<Finished> {
-        if pen.next >= pen.limit
-            || len > self.shape.payload()
-            || self.mode.many_writers
-            || pen.is_within_message()
-        {
+    pub fn write_straight(&self, pen: &mut Pen, len: usize, copy: impl Fill) -> Option<Finished> {
+        if pen.next >= pen.straight || len > self.shape.payload() || pen.is_within_message() {
             return None;
         }
+        // By value: what is behind a reference is read again after the copy.
+        let (position, signals) = (pen.next, pen.signals_each);
+        let done = Stamp::done(position, pen.space);
         let unit = self.begin(pen);
-        copy(unit.payload());
-        Some(self.publish_unit(unit, pen, len, WHOLE))
+        copy.fill(unit.payload());
+        let finished = self.publish(unit, pen, done, len, WHOLE, signals);
+        self.advance_pen(pen, position + 1);
+        Some(finished)
     }
 
     /// Writes one message, whose bytes are those of `parts` one after another.
@@ -348,7 +385,9 @@ impl<'a> Channel<'a> {
         match pen.open {
             Some(len) => {
                 let unit = self.unit(pen.next);
-                self.publish(unit, pen, len, self.first_flag(pen), true)
+                let signals = self.mode.signalling != Signalling::Never;
+                let done = Stamp::done(pen.next, pen.space);
+                self.publish(unit, pen, done, len, self.first_flag(pen), signals)
             }
             None => Finished::Done,
         }
@@ -421,11 +460,10 @@ impl<'a> Channel<'a> {
         if pen.first { Meta::FIRST } else { 0 }
     }
 
-    #[inline]
+    #[inline(always)]
     fn begin(&self, pen: &Pen) -> Unit<'a> {
-        let soon = pen.next + pen.ahead;
-        if soon < pen.limit {
-            bulk::will_write(&self.words[self.first_word(soon)..]);
+        if pen.next < pen.ahead {
+            bulk::will_write(&self.words[self.first_word(pen.next + AHEAD)..]);
         }
         let busy = Stamp::busy(pen.next, pen.space);
         let unit = self.unit(pen.next);
@@ -456,31 +494,38 @@ impl<'a> Channel<'a> {
                 pen.unsignalled >= u64::from(bytes)
             }
         };
-        let finished = self.publish(unit, pen, len, flags, signals);
-        pen.next += 1;
-        // Release: a writer that continues at this position sees the units before it.
-        self.head.writer.next.store(pen.next, Ordering::Release);
-        mark!("channel.advanced");
+        let done = Stamp::done(pen.next, pen.space);
+        let finished = self.publish(unit, pen, done, len, flags, signals);
+        self.advance_pen(pen, pen.next + 1);
         finished
     }
 
-    /// The commit point of the open unit, or of what was added to it.
-    #[inline]
+    /// Goes on to the position after the one that was published.
+    #[inline(always)]
+    fn advance_pen(&self, pen: &mut Pen, next: u64) {
+        pen.next = next;
+        // Release: a writer that continues at this position sees the units before it.
+        self.head.writer.next.store(next, Ordering::Release);
+        mark!("channel.advanced");
+    }
+
+    /// The commit point of the open unit, whose stamp will be `done`, or of what was added to it.
+    #[inline(always)]
     fn publish(
         &self,
         unit: Unit<'_>,
         pen: &mut Pen,
+        Stamp(done): Stamp,
         len: usize,
         flags: u8,
         signals: bool,
     ) -> Finished {
-        let done = Stamp::done(pen.next, pen.space).0;
         // Release: pairs with `look`. The meta word first, for it counts only under a
         // stamp; in a unit that was shown before, it is itself what publishes.
         unit.meta()
             .store(Meta::new(len, flags, 0).0, Ordering::Release);
         mark!("channel.filled");
-        if !signals || self.mode.signalling == Signalling::Never {
+        if !signals {
             unit.stamp().store(done, Ordering::Release);
             return Finished::Done;
         }
@@ -497,9 +542,7 @@ impl<'a> Channel<'a> {
         // The arming count does not matter here.
         let sleepers = self.head.sleep.sleepers.load(Ordering::Relaxed) & (ASLEEP | FENCED);
         pen.signals += 1;
-        if let Signalling::Bytes(_) = self.mode.signalling {
-            pen.unsignalled = 0;
-        }
+        pen.unsignalled = 0;
         if sleepers == 0 && (pen.relaxed || pen.next.wrapping_sub(pen.calm_since) < CALM) {
             return Finished::Done;
         }

@@ -163,9 +163,14 @@ impl Reader {
     /// [`ReadError`].
     #[inline]
     pub fn receive(&mut self, deadline: impl Into<Deadline>) -> Result<Received<'_>, ReadError> {
-        if !self.take_straight() {
-            self.next(true, deadline.into())?;
+        if let Some((len, position)) = self.take_straight() {
+            return Ok(Received {
+                bytes: &self.draft.buffer[..len],
+                position,
+                complete: true,
+            });
         }
+        self.next(true, deadline.into())?;
         if self.is_traced() {
             self.record();
         }
@@ -173,7 +178,7 @@ impl Reader {
     }
 
     /// Whether what it hands out is recorded. Not in a forked child.
-    #[inline]
+    #[inline(always)]
     fn is_traced(&self) -> bool {
         self.tells && self.ring.segment().right().to.traces(EventKind::Read)
     }

@@ -2,9 +2,9 @@
 
 use super::super::wake_writer;
 use super::{Missed, ReadError, Reader};
-use portolan_shm::channel::{Finished, Look, Meta};
+use portolan_shm::channel::{CopyOut, Finished, Look, Meta};
 use portolan_shm::mark;
-use std::sync::atomic::AtomicU64;
+use portolan_sys::fork;
 
 /// As much of a message as came so far.
 #[derive(Default)]
@@ -20,6 +20,9 @@ pub(super) struct Draft {
     pub(super) complete: bool,
     /// Where it begins.
     pub(super) begun: u64,
+    /// Nothing has come of a message, or nothing is left of it: all of the above but the buffer is
+    /// as [`Self::forget`] leaves it, and the reader is not over.
+    pub(super) idle: bool,
 }
 
 impl Draft {
@@ -36,6 +39,7 @@ impl Draft {
         self.given = 0;
         self.cut = false;
         self.complete = false;
+        self.idle = true;
     }
 }
 
@@ -68,63 +72,64 @@ impl Reader {
                 self.draft.given = 0;
                 self.draft.begun = at;
                 self.draft.complete = true;
+                self.draft.idle = false;
                 return Ok(Took::Whole);
             }
         }
         self.take_pieces(whole)
     }
 
-    /// The straight line: the next message is in one unit, and is copied out; whether it was.
-    /// Otherwise nothing has changed, and [`Self::next`] is to be asked.
+    /// The straight line: the next message is in one unit, and is copied to the beginning of the
+    /// buffer; its bytes, and its position. `None`: nothing was taken, and [`Self::next`] is to be
+    /// asked.
     #[inline(always)]
-    pub(super) fn take_straight(&mut self) -> bool {
-        let draft = &mut self.draft;
-        let is_through = draft.given == draft.filled && (draft.complete || draft.filled == 0);
-        if !is_through || draft.cut || self.over.is_some() {
-            return false;
-        }
-        let to = &self.ring.segment().right().to;
-        if to.member.present().is_err() {
-            return false;
+    pub(super) fn take_straight(&mut self) -> Option<(usize, u64)> {
+        // The first of these before our own lines are looked at: a forked child has none.
+        if fork::in_child() || self.is_traced() || !self.is_idle() {
+            return None;
         }
         let channel = self.ring.channel();
         let begun = self.reading.position();
-        let taken = channel.take_one(&mut self.reading, &mut draft.buffer);
-        let Some((len, finished)) = taken else {
-            return false;
-        };
+        let (len, finished) = channel.take_one(&mut self.reading, &mut self.draft.buffer)?;
         if finished == Finished::Wake {
             wake_writer(channel);
         }
-        draft.filled = len;
-        draft.begun = begun;
-        draft.complete = true;
-        true
+        Some((len, begun))
     }
 
     /// The next message, by the caller's own copy, of so many bytes of the words; its position,
     /// and what the copy makes of it, which counts only if it is returned. `None` if there is
     /// none, or it takes more than one look: receive it then.
-    #[inline]
-    pub(crate) fn take_with<T>(
-        &mut self,
-        copy: impl FnOnce(&[AtomicU64], usize) -> Option<T>,
-    ) -> Option<(u64, T)> {
-        let draft = &self.draft;
-        let had = draft.complete && draft.given == draft.filled;
-        if draft.cut || draft.filled > 0 && !had || self.over.is_some() {
+    #[inline(always)]
+    pub(crate) fn take_with<C: CopyOut>(&mut self, copy: C) -> Option<(u64, C::Made)> {
+        if fork::in_child() || !self.is_idle() {
             return None;
         }
-        self.ring.segment().right().to.member.present().ok()?;
         let channel = self.ring.channel();
         let at = self.reading.position();
         let (made, finished) = channel.take_with(&mut self.reading, copy)?;
         if finished == Finished::Wake {
             wake_writer(channel);
         }
-        self.draft.forget();
-        self.draft.begun = at;
         Some((at, made))
+    }
+
+    /// Whether nothing is left of an earlier message, and something may come.
+    #[inline(always)]
+    fn is_idle(&mut self) -> bool {
+        self.draft.idle || self.becomes_idle()
+    }
+
+    // Out of the way of messages that are taken in a straight line one after another.
+    #[inline(never)]
+    fn becomes_idle(&mut self) -> bool {
+        let draft = &mut self.draft;
+        let is_through = draft.given == draft.filled && (draft.complete || draft.filled == 0);
+        if !is_through || draft.cut || self.over.is_some() {
+            return false;
+        }
+        draft.forget();
+        true
     }
 
     fn take_pieces(&mut self, whole: bool) -> Result<Took, ReadError> {
@@ -162,6 +167,7 @@ impl Reader {
                 // Pieces that were handed out need not be kept.
                 self.draft.forget();
                 self.draft.cut = true;
+                self.draft.idle = false;
                 continue;
             }
             if end > self.draft.buffer.len() {
@@ -184,6 +190,7 @@ impl Reader {
                 return Err(ReadError::Missed(Missed { from: to - 1, to }));
             }
             self.draft.filled += copied;
+            self.draft.idle = false;
             if closed && flags & Meta::LAST != 0 {
                 self.draft.complete = true;
                 return Ok(Took::Whole);
@@ -244,6 +251,7 @@ impl Reader {
         if !self.for_parcels {
             self.leave();
         }
+        self.draft.idle = false;
         *self.over.insert(why)
     }
 }

@@ -1,6 +1,7 @@
 //! Says which types a topic's samples can have.
 
 use super::plain::{Held, NotHeld, Plain};
+use super::sample::Few;
 use super::store::{Form, structure_of};
 use super::{NotASample, content_of_flat};
 use crate::schema::Hash;
@@ -105,6 +106,11 @@ pub(super) mod sealed {
             message: &[u8],
             member: &Arc<Member>,
         ) -> Result<Option<Held<Self>>, NotASample>;
+
+        /// The sample whose `len` bytes, and nothing else, were copied to the beginning of `few`.
+        #[doc(hidden)]
+        #[allow(private_interfaces)]
+        fn hold_few(few: &Few, len: usize) -> Result<Held<Self>, NotHeld>;
     }
 
     /// Of what is a topic's samples ([`super::Payload`]): a type, or a slice of one, and no
@@ -146,6 +152,12 @@ pub(super) mod sealed {
             member: &Arc<Member>,
         ) -> Result<Option<Held<T>>, NotASample> {
             hold(form, message, member)
+        }
+
+        #[inline(always)]
+        #[allow(private_interfaces)]
+        fn hold_few(few: &Few, len: usize) -> Result<Held<Self>, NotHeld> {
+            Held::check_few(few, len)
         }
     }
 
@@ -192,6 +204,12 @@ pub(super) mod sealed {
             member: &Arc<Member>,
         ) -> Result<Option<Held<[T]>>, NotASample> {
             hold(form, message, member)
+        }
+
+        #[inline(always)]
+        #[allow(private_interfaces)]
+        fn hold_few(few: &Few, len: usize) -> Result<Held<Self>, NotHeld> {
+            Held::check_few(few, len)
         }
     }
 
@@ -242,6 +260,13 @@ pub(super) mod sealed {
             };
             root_in::<T>(&extents)?;
             Ok(Some(Held::arena(extents)))
+        }
+
+        #[inline]
+        #[allow(private_interfaces)]
+        fn hold_few(_: &Few, _: usize) -> Result<Held<Self>, NotHeld> {
+            // None of them is written as its own bytes.
+            Err(NotHeld::Shape)
         }
     }
 

@@ -7,7 +7,7 @@
 #![allow(unsafe_code)]
 
 use super::payload::sealed::Flat;
-use super::sample::{Bytes, COPY_ALIGN};
+use super::sample::{Bytes, COPY_ALIGN, Few};
 use super::store::Buffer;
 use crate::SharedExtent;
 use crate::schema::{Hash, Schema};
@@ -273,6 +273,26 @@ impl<T: Flat + ?Sized> Held<T> {
             return Err(NotHeld::Value);
         }
         let of = PhantomData;
+        Ok(Self { bytes, of })
+    }
+
+    /// As [`Self::check`], of the first `len` bytes of a copy that were put there; the copy is not
+    /// moved before it was looked at.
+    #[inline(always)]
+    pub(super) fn check_few(few: &Few, len: usize) -> Result<Self, NotHeld> {
+        let found = bytemuck::cast_slice::<_, u8>(few).get(..len);
+        let found = found.ok_or(NotHeld::Shape)?;
+        let fits = match T::SIZE {
+            Some(size) => len == size,
+            None => len.is_multiple_of(size_of::<T::Element>()),
+        };
+        if !fits || T::ALIGN > COPY_ALIGN {
+            return Err(NotHeld::Shape);
+        }
+        if !all_are::<T::Element>(found) {
+            return Err(NotHeld::Value);
+        }
+        let (bytes, of) = (Bytes::Few(*few, len), PhantomData);
         Ok(Self { bytes, of })
     }
 

@@ -84,7 +84,10 @@ impl<T: Flat + ?Sized> Publisher<T> {
             }
         };
         let parts = self.form.parts(bytes);
-        Ok(self.writer.write_parts(&parts, Deadline::NOW)?)
+        match parts {
+            [[], bytes] => Ok(self.writer.write(bytes, Deadline::NOW)?),
+            parts => Ok(self.writer.write_parts(&parts, Deadline::NOW)?),
+        }
     }
 
     /// Publishes what was filled in place, or copies it.

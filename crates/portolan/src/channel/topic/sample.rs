@@ -22,11 +22,14 @@ pub struct Sample<T: ?Sized> {
     missed: u64,
 }
 
+/// Room for a short sample.
+pub(super) type Few = [u128; 4];
+
 /// Where its bytes are.
 #[derive(Clone)]
 pub(super) enum Bytes {
     /// Here.
-    Few([u128; 4], usize),
+    Few(Few, usize),
     /// In memory of our own.
     Many(Vec<u128>, usize),
     /// Where all who have the sample read them.
@@ -39,7 +42,7 @@ impl Bytes {
     #[inline]
     pub(super) fn copy(bytes: &[u8]) -> Self {
         let len = bytes.len();
-        let mut few = [0; 4];
+        let mut few: Few = [0; 4];
         if let Some(room) = bytemuck::cast_slice_mut(&mut few).get_mut(..len) {
             room.copy_from_slice(bytes);
             return Self::Few(few, len);

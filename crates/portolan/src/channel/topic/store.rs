@@ -35,6 +35,7 @@ use portolan_abi::port::PortName;
 use portolan_arena::header::MAX_PARTS;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Buffers that a publisher keeps for later samples, or until readers have let go of them.
 const SPARE: usize = 4;
@@ -68,6 +69,23 @@ impl Form {
             Self::Bare => [&[], bytes],
             Self::Tagged => [&HERE, bytes],
         }
+    }
+
+    /// The sample's own bytes among the first `len` bytes of these words, and how many they are;
+    /// `None` if the sample lies elsewhere.
+    #[inline(always)]
+    pub(super) fn own_bytes(
+        self,
+        words: &[AtomicU64],
+        len: usize,
+    ) -> Option<(&[AtomicU64], usize)> {
+        let Self::Tagged = self else {
+            return Some((words, len));
+        };
+        let (tag, words) = words.split_first()?;
+        // Relaxed: as all that is read of a unit, it counts if the unit's stamp stays.
+        let is_here = tag.load(Ordering::Relaxed) == u64::from_le_bytes(HERE);
+        is_here.then_some((words, len.checked_sub(TAG)?))
     }
 
     /// The bytes of the sample that a message holds, or tells of.

@@ -1,6 +1,8 @@
 //! A subscriber gets the samples of all publishers of its topic.
 
 use super::payload::Payload;
+use super::plain::NotHeld;
+use super::sample::Few;
 use super::store::Form;
 use super::{NotASample, RendezvousChannel, Sample, SubscribeError, TopicError, check, form_of};
 use crate::channel::{ReadError, Reader, ReaderOptions, Since};
@@ -13,12 +15,11 @@ use portolan_abi::port::PortName;
 use portolan_shm::bulk;
 use std::marker::PhantomData;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 /// How long it sleeps while there is a publisher that it could not follow.
 const RETRY: Duration = Duration::from_millis(100);
-/// So many times 16 bytes are taken out of the ring into registers and no buffer.
-const SHORT: usize = 5;
 
 /// Gets the samples of a topic. See [`Domain::subscriber`].
 ///
@@ -109,8 +110,8 @@ impl<T: Payload + ?Sized> Subscriber<T> {
         }
     }
 
-    /// The straight line: what comes next of the publisher whose turn it is, if it was written in a
-    /// few words, while nobody traces. `None`: [`Self::receive_any`] looks further.
+    /// The straight line: what comes next of the publisher whose turn it is, if its bytes were
+    /// written in a few words, while nobody traces. `None`: [`Self::receive_any`] looks further.
     #[inline(always)]
     fn take_straight(&mut self) -> Option<Result<Sample<T>, SubscribeError>> {
         let member = self.domain.member();
@@ -122,21 +123,61 @@ impl<T: Payload + ?Sized> Subscriber<T> {
         let index = if turn < self.sources.len() { turn } else { 0 };
         let source = self.sources.get_mut(index)?;
         let reader = self.set.get_mut(source.token)?;
-        let (position, (few, len)) = reader.take_with(|words, len| {
-            let mut few = [0_u128; SHORT];
+        let (form, mut few): (_, Few) = (source.form, [0; 4]);
+        let taken = reader.take_with(|words: &[AtomicU64], len: usize| {
+            let (words, len) = form.own_bytes(words, len)?;
             bulk::load(words, bytemuck::cast_slice_mut(&mut few).get_mut(..len)?);
-            Some((few, len))
-        })?;
+            Some(len)
+        });
+        let Some((position, len)) = taken else {
+            let told = Self::take_told(reader, source, member)?;
+            self.next = index + 1;
+            return told.transpose();
+        };
         self.next = index + 1;
-        match T::hold(source.form, &bytemuck::cast_slice(&few)[..len], member) {
-            Ok(Some(held)) => {
+        match T::hold_few(&few, len) {
+            Ok(held) => {
                 let missed = std::mem::take(&mut source.missed);
                 Some(Ok(Sample::new(held, source.publisher, position, missed)))
             }
             // As in `next_of`.
-            Ok(None) => {
+            Err(NotHeld::Shape) => {
                 source.missed += 1;
                 None
+            }
+            Err(NotHeld::Value) => {
+                let (publisher, why) = (source.publisher, NotASample::Value);
+                let error = SubscribeError::not_a_sample::<T>(publisher, position, why);
+                Some(Err(error))
+            }
+        }
+    }
+
+    /// The same, of a sample of this publisher's that lies elsewhere, and of which a few words tell.
+    #[inline(never)]
+    fn take_told(
+        reader: &mut Reader,
+        source: &mut Source,
+        member: &Arc<Member>,
+    ) -> Option<Result<Option<Sample<T>>, SubscribeError>> {
+        if source.form == Form::Bare {
+            return None;
+        }
+        let mut few: Few = [0; 4];
+        let (position, len) = reader.take_with(|words: &[AtomicU64], len: usize| {
+            bulk::load(words, bytemuck::cast_slice_mut(&mut few).get_mut(..len)?);
+            Some(len)
+        })?;
+        match T::hold(source.form, &bytemuck::cast_slice(&few)[..len], member) {
+            Ok(Some(held)) => {
+                let missed = std::mem::take(&mut source.missed);
+                let sample = Sample::new(held, source.publisher, position, missed);
+                Some(Ok(Some(sample)))
+            }
+            // As in `next_of`.
+            Ok(None) => {
+                source.missed += 1;
+                Some(Ok(None))
             }
             Err(why) => {
                 let publisher = source.publisher;

@@ -6,7 +6,7 @@ use crate::space::record::{About, Begun};
 
 impl Writer {
     /// Whether its messages are recorded. Not in a forked child.
-    #[inline]
+    #[inline(always)]
     pub(super) fn is_traced(&self) -> bool {
         let to = &self.ring.segment().right().to;
         self.event.is_some_and(|event| to.traces(event))

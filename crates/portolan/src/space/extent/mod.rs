@@ -228,6 +228,14 @@ impl Extent {
         self.generation = NOBODYS;
     }
 
+    /// Frees it, if this is no forked child's copy. Out of the way of extents that were sent.
+    #[inline(never)]
+    fn give_back(&self) {
+        if self.member.present().is_ok() {
+            free(&self.member, self.page, self.generation, self.size);
+        }
+    }
+
     pub(crate) fn pages(&self) -> (u32, Size) {
         (self.page, self.size)
     }
@@ -262,9 +270,10 @@ impl DerefMut for Extent {
 }
 
 impl Drop for Extent {
+    #[inline]
     fn drop(&mut self) {
-        if self.generation != NOBODYS && self.member.present().is_ok() {
-            free(&self.member, self.page, self.generation, self.size);
+        if self.generation != NOBODYS {
+            self.give_back();
         }
     }
 }

@@ -235,13 +235,24 @@ impl WaitSet {
     /// not in the set.
     ///
     /// Any call is fine, also one that waits.
+    #[inline]
     pub fn get_mut<T: Waitable>(&mut self, token: Token<T>) -> Option<&mut T> {
-        if self.place(token.any())?.loosen() {
+        let place = self.place(token.any())?;
+        if place.armed {
+            self.loosen(token.any());
+        }
+        let place = self.places.get_mut(token.index as usize)?;
+        (place.waitable.as_deref_mut()? as &mut dyn Any).downcast_mut()
+    }
+
+    /// Disarms what is in the set, because it is about to be used.
+    #[cold]
+    #[inline(never)]
+    fn loosen(&mut self, token: Token) {
+        if self.place(token).is_some_and(Place::loosen) {
             self.loose.push(token.index);
             self.stir();
         }
-        let waitable = self.place(token.any())?.waitable.as_deref_mut()?;
-        (waitable as &mut dyn Any).downcast_mut()
     }
 
     /// How many ports are in the set.
@@ -271,6 +282,7 @@ impl WaitSet {
         self.waiting = waiting;
     }
 
+    #[inline]
     fn place(&mut self, token: Token) -> Option<&mut Place> {
         let place = self.places.get_mut(token.index as usize)?;
         (place.generation == token.generation && place.waitable.is_some()).then_some(place)

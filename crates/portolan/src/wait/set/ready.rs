@@ -34,6 +34,7 @@ pub struct Token<T: ?Sized = dyn Waitable> {
 }
 
 impl<T: ?Sized> Token<T> {
+    #[inline]
     pub(super) fn new(index: u32, generation: u32) -> Self {
         Self {
             index,
@@ -43,6 +44,7 @@ impl<T: ?Sized> Token<T> {
     }
 
     /// The same, of whatever type it is: as a wait names it.
+    #[inline]
     pub fn any(self) -> Token {
         Token::new(self.index, self.generation)
     }

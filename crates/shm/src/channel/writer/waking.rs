@@ -77,7 +77,7 @@ impl Channel<'_> {
         let bell = room.room.load(Ordering::Acquire);
         room.waiting.swap(1, Ordering::AcqRel);
         // `has_room` begins with a barrier (M5), and takes this back if there is room.
-        pen.limit = pen.next;
+        pen.limit_to(pen.next);
         self.has_room(pen, units).is_err().then_some(bell)
     }
 
