@@ -174,6 +174,8 @@ pub enum Shape {
     Reliable,
     /// Calls whose bytes have no checksum.
     Unchecked,
+    /// Calls whose bytes lie in memory that moves.
+    Loaned,
     /// Calls of other libraries' services that answer with the bytes that they were sent;
     /// else they answer with none.
     Answered,
@@ -453,6 +455,7 @@ impl Case {
                 match self.shape {
                     Shape::Reliable => "call, reliable channels",
                     Shape::Unchecked => "call, no checksum",
+                    Shape::Loaned => "call, by loan",
                     Shape::IdleClients => "call, 1,000 clients",
                     Shape::IdleClient { sharing: true } => "idle client, sharing",
                     Shape::IdleClient { sharing: false } => "idle client, own channels",
@@ -483,6 +486,7 @@ impl Case {
                     Shape::Pushed => "pushed",
                     Shape::Reliable => "reliable",
                     Shape::Unchecked => "no checksum",
+                    Shape::Loaned => "by loan",
                     Shape::Answered => "answered",
                     Shape::IdleClients => "1,000 clients",
                     Shape::IdleClient { .. } => "idle client",

@@ -127,8 +127,18 @@ fn calls() -> Group {
         shaped(0, Shape::Reliable),
         shaped(KIB, Shape::Reliable),
         Entry::new(call(64 * KIB)),
+        shaped(64 * KIB, Shape::Loaned),
+        shaped(1024 * KIB, Shape::Loaned),
     ];
-    rows.extend(SIZES.into_iter().flat_map(|bytes| peers(&call(bytes))));
+    // Long ones of others are lent, too, where they can be.
+    let ours = |bytes| match bytes > KIB {
+        true => Case {
+            shape: Shape::Loaned,
+            ..call(bytes)
+        },
+        false => call(bytes),
+    };
+    rows.extend(SIZES.into_iter().flat_map(|bytes| peers(&ours(bytes))));
     Group {
         limit: line(),
         rows,

@@ -8,7 +8,7 @@
 use std::hint::black_box;
 use std::os::fd::OwnedFd;
 
-use portolan::rpc::{self, ClientOptions, Concurrency, Server, ServerOptions};
+use portolan::rpc::{self, ClientOptions, Concurrency, Loan, Server, ServerOptions};
 use portolan::{Deadline, Domain, Waiting};
 
 use super::portolan::{MEETING, join, parent};
@@ -25,6 +25,7 @@ pub(super) trait Work {
     fn bytes(&self, bytes: &[u8]);
     #[rpc(no_checksum)]
     fn unchecked(&self, bytes: &[u8]);
+    fn loaned(&self, bytes: Loan<[u8]>);
     /// Answers after a while.
     fn late(&self);
 }
@@ -41,6 +42,9 @@ impl Work for Nothing {
     }
     fn unchecked(&self, bytes: &[u8]) {
         black_box(bytes);
+    }
+    fn loaned(&self, bytes: Loan<[u8]>) {
+        black_box(bytes.read().map(|bytes| bytes.len()));
     }
     fn late(&self) {
         std::thread::sleep(clients::LATE);
@@ -72,6 +76,8 @@ enum Method {
     Small([u8; SMALL]),
     Bytes(Vec<u8>),
     Unchecked(Vec<u8>),
+    /// So many of them, which nobody touches.
+    Loaned(usize),
 }
 
 /// Bytes of the channels of a row.
@@ -93,6 +99,7 @@ impl Call {
             method: match (case.bytes, case.shape) {
                 (0, _) => Method::Null,
                 (_, Shape::Unchecked) => Method::Unchecked(bytes()),
+                (_, Shape::Loaned) => Method::Loaned(bytes().len()),
                 _ if case.bytes == SMALL as u64 => Method::Small([7; SMALL]),
                 _ => Method::Bytes(bytes()),
             },
@@ -169,6 +176,10 @@ impl Endpoint for Call {
             Method::Small(bytes) => client.small(*bytes),
             Method::Bytes(bytes) => client.bytes(bytes),
             Method::Unchecked(bytes) => client.unchecked(bytes),
+            Method::Loaned(bytes) => {
+                let loan = Loan::slice(&self.domain, *bytes);
+                client.loaned(loan.map_err(MeasureError::library("taking memory for a call"))?)
+            }
         }
         .map_err(MeasureError::library("calling in a benchmark"))
     }

@@ -69,6 +69,7 @@ pub(crate) use portolan_abi::channel::Purpose;
 pub use portolan_shm::channel::{Garbled, Lagging, NotAChannel, Signalling, Since};
 pub use reader::{Missed, ReadError, Reader, Received};
 pub use stream::{StreamReader, StreamWriter};
+pub(crate) use topic::Draft;
 #[doc(hidden)]
 pub use topic::fields;
 pub use topic::{

@@ -56,7 +56,7 @@
 //! | time | each call has a deadline ([`ClientOptions::limit`], `client.within(..)`), which the method can ask for ([`Context`]) |
 //! | async | `client.method_async(..)` is awaited ([`Awaited`]), under any runtime or none |
 //! | giving up | `client.begin_method(..)` returns a [`Pending`]; dropped, it is cancelled; so is a future |
-//! | large data | [`Large`]: an extent in arguments or result, by move |
+//! | large data | [`Loan`]: plain data, filled and read in place; [`Large`]: an extent; both move |
 //! | threads | [`Concurrency`]: one a client, one a call, a pool; too many calls are refused |
 //! | tasks | [`ServerOptions::tasks`]: each call is one, of any runtime; methods may be `async` |
 //! | many clients | those that call seldom may share channels ([`ClientOptions::sharing`]) |
@@ -82,6 +82,7 @@ mod error;
 mod handoff_lock;
 mod hello;
 mod link;
+mod loan;
 mod method;
 mod moving;
 mod parcel;
@@ -99,6 +100,7 @@ pub use awaited::Awaited;
 pub use client::{Pending, Stub};
 pub use connect::ClientOptions;
 pub use error::{CallError, ClientError, RpcError, ServeError};
+pub use loan::Loan;
 pub use method::{Dispatch, Method, NotDispatched, Service};
 pub use moving::take_over;
 pub use parcel::Large;

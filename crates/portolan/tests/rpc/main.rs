@@ -6,6 +6,7 @@ mod calls;
 mod deaths;
 mod hostile;
 mod leaving;
+mod loans;
 mod misused;
 mod moving;
 mod parcels;

@@ -33,6 +33,7 @@ mod subscriber;
 
 pub use payload::Payload;
 pub use payload::sealed::Flat;
+pub(crate) use plain::Draft;
 pub use plain::{Plain, fields};
 /// Implements [`trait@Payload`] (by [`Plain`]) for a struct with `#[repr(C)]` or
 /// `#[repr(transparent)]`, or an enum with `#[repr(u8)]` or another number.

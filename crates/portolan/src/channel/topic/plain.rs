@@ -1,5 +1,5 @@
-//! Turns values into bytes that others read, and bytes into values. This is the one file of topics
-//! that does the latter.
+//! Turns values into bytes that others read, and bytes into values. This is the one file of topics,
+//! and of calls, that does the latter.
 //!
 //! Its promises: bytes become a value only after they were looked at, in memory that no space
 //! writes any more (a copy of the reader's own, or a buffer whose sample was told of, B1) or
@@ -9,8 +9,8 @@
 use super::payload::sealed::Flat;
 use super::sample::{Bytes, COPY_ALIGN, Few};
 use super::store::Buffer;
-use crate::SharedExtent;
 use crate::schema::{Hash, Schema};
+use crate::{Extent, SharedExtent};
 use std::marker::PhantomData;
 use std::num::{
     NonZeroI8, NonZeroI16, NonZeroI32, NonZeroI64, NonZeroI128, NonZeroIsize, NonZeroU8,
@@ -348,8 +348,32 @@ pub(super) enum Room {
     Buffer(Buffer),
 }
 
-impl Room {
-    pub(super) fn bytes(&self) -> &[u8] {
+/// Memory in which a value is filled.
+///
+/// # Safety
+///
+/// Both return the same bytes, each time, wherever the `Memory` itself is moved.
+pub(crate) unsafe trait Memory {
+    fn bytes(&self) -> &[u8];
+    fn bytes_mut(&mut self) -> &mut [u8];
+}
+
+// SAFETY:
+// - pages of the domain, at one address, which nobody gives away but by value.
+unsafe impl Memory for Extent {
+    fn bytes(&self) -> &[u8] {
+        self
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        self
+    }
+}
+
+// SAFETY:
+// - what a vector holds lies on the heap, and is not made longer; a buffer lies in the domain.
+unsafe impl Memory for Room {
+    fn bytes(&self) -> &[u8] {
         match self {
             Self::Stage(words) => bytemuck::cast_slice(words),
             Self::Buffer(buffer) => buffer.bytes(),
@@ -364,16 +388,16 @@ impl Room {
     }
 }
 
-/// A sample that is being filled: at any time some value of its type.
-pub(super) struct Draft<T: ?Sized> {
-    room: Room,
+/// A value that is being filled: at any time some value of its type.
+pub(crate) struct Draft<T: ?Sized, M> {
+    room: M,
     len: usize,
     of: PhantomData<fn(&mut T)>,
 }
 
-impl<T: Flat + ?Sized> Draft<T> {
-    /// A sample of `len` bytes at the beginning of `room`.
-    pub(super) fn new(mut room: Room, len: usize) -> Self {
+impl<T: Flat + ?Sized, M: Memory> Draft<T, M> {
+    /// A value of `len` bytes at the beginning of `room`.
+    pub(crate) fn new(mut room: M, len: usize) -> Self {
         let bytes = &mut room.bytes_mut()[..len];
         let fits = len.is_multiple_of(size_of::<T::Element>().max(1));
         assert!(
@@ -388,17 +412,33 @@ impl<T: Flat + ?Sized> Draft<T> {
         Self { room, len, of }
     }
 
-    pub(super) fn get(&self) -> &T {
+    /// The value that fills `room`; the room, if it holds none of this type.
+    pub(crate) fn found(room: M) -> Result<Self, M> {
+        let bytes = room.bytes();
+        let len = bytes.len();
+        let fits = match T::SIZE {
+            Some(size) => len == size,
+            None => len.is_multiple_of(size_of::<T::Element>()),
+        };
+        if !fits || !bytes.as_ptr().addr().is_multiple_of(T::ALIGN) || !all_are::<T::Element>(bytes)
+        {
+            return Err(room);
+        }
+        let of = PhantomData;
+        Ok(Self { room, len, of })
+    }
+
+    pub(crate) fn get(&self) -> &T {
         let first = self.room.bytes().as_ptr().cast::<T::Element>();
         // SAFETY:
-        // - live, in bounds: `new` cut so many bytes; aligned: `new` looked, and the room does
-        //   not move;
-        // - values of this type: `new` made them, or any bytes are; since then they were written
-        //   as values, by `get_mut`.
+        // - live, in bounds: `new` cut so many bytes, or `found` counted them; aligned: they
+        //   looked, and the room does not move;
+        // - values of this type: `new` made them, or `found` looked, or any bytes are; since then
+        //   they were written as values, by `get_mut`.
         T::of(unsafe { std::slice::from_raw_parts(first, T::count(self.len)) })
     }
 
-    pub(super) fn get_mut(&mut self) -> &mut T {
+    pub(crate) fn get_mut(&mut self) -> &mut T {
         let first = self.room.bytes_mut().as_mut_ptr().cast::<T::Element>();
         // SAFETY:
         // - as for `get`; exclusive: the room is this draft's, and the draft is borrowed.
@@ -406,15 +446,15 @@ impl<T: Flat + ?Sized> Draft<T> {
     }
 
     /// The room, without a byte that was not written.
-    pub(super) fn finish(mut self) -> (Room, usize) {
+    pub(crate) fn finish(mut self) -> (M, usize) {
         scrub_all::<T::Element>(&mut self.room.bytes_mut()[..self.len]);
         (self.room, self.len)
     }
 }
 
-impl<T: ?Sized> Draft<T> {
-    /// The room of a sample that is given up.
-    pub(super) fn give_up(self) -> Room {
+impl<T: ?Sized, M> Draft<T, M> {
+    /// The room of a value that is given up.
+    pub(super) fn give_up(self) -> M {
         self.room
     }
 }

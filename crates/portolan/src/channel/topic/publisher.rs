@@ -2,7 +2,7 @@
 
 use super::payload::Payload;
 use super::payload::sealed::Flat;
-use super::plain::{Draft, Plain, Room, copy, whole};
+use super::plain::{Draft, Memory, Plain, Room, copy, whole};
 use super::sample::COPY_ALIGN;
 use super::store::{Buffer, Form, Store, TAG};
 use super::{PublishError, TopicOptions};
@@ -235,7 +235,7 @@ impl<T: ?Sized> std::fmt::Debug for Publisher<T> {
 pub struct Loan<'p, T: Payload + ?Sized> {
     publisher: &'p mut Publisher<T>,
     /// Nothing, once it was published.
-    draft: Option<Draft<T>>,
+    draft: Option<Draft<T, Room>>,
 }
 
 impl<T: Flat + ?Sized> Loan<'_, T> {
