@@ -28,7 +28,7 @@ use serde::{Deserialize, Serialize};
 use crate::calls::{MEETING, SERVICE, SMALL, WorkClient, WorkService, Worker};
 use crate::child;
 use crate::error::{LabError, Result};
-use crate::steps::{self, Locked, Signals, until};
+use crate::steps::{self, BURST, Locked, Signals, until};
 
 /// Calls whose server is stepped through, of each kind; the fewest instructions count.
 const CALLS: usize = 10;
@@ -54,7 +54,7 @@ struct Ready {
 #[derive(Debug, Serialize, Deserialize)]
 struct Go;
 
-/// Instructions of a signal's parts, each alone.
+/// Instructions of a signal's parts, each alone: of one signal of a burst, as they are timed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OfSignal {
     pub(crate) trap: f64,
@@ -88,13 +88,16 @@ pub(crate) fn signal() -> Result<Counted<OfSignal>> {
     });
     child.dismiss()?;
     Ok(
-        counted.map(|[_, trap, find, signal, take, insert, remove]| OfSignal {
-            trap,
-            find,
-            signal,
-            take,
-            insert,
-            remove,
+        counted.map(|[_, trap, find, signal, take, insert, remove]| {
+            let each = |burst: f64| burst / BURST as f64;
+            OfSignal {
+                trap,
+                find,
+                signal: each(signal),
+                take: each(take),
+                insert: each(insert),
+                remove: each(remove),
+            }
         }),
     )
 }
@@ -172,18 +175,16 @@ pub(crate) fn serve(brief: &Brief, control: &Control, descriptors: Vec<OwnedFd>)
 }
 
 fn be_signals(control: &Control) -> Result<()> {
-    let (mut signals, queue) = (Signals::new()?, Locked::new());
+    let (mut signals, mut queue) = (Signals::new()?, Locked::new());
     begin(control, 0)?;
     for _ in 0..ROUNDS {
         part(|| {});
         part(steps::trap);
         part(|| signals.to_nobody());
-        part(|| signals.push());
+        part(|| steps::signal_burst(&mut signals));
         part(|| signals.take());
-        part(|| queue.insert(7));
-        part(|| {
-            black_box(queue.remove());
-        });
+        part(|| steps::insert_burst(&mut queue));
+        part(|| steps::remove_burst(&mut queue));
     }
     Ok(())
 }

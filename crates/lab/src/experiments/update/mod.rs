@@ -4,6 +4,7 @@
 //!
 //! `figures` makes tables and verdicts of what is measured here.
 
+pub(crate) mod busy;
 mod figures;
 
 use std::time::Duration;
@@ -18,6 +19,7 @@ use crate::error::Result;
 use crate::experiment::{Context, Experiment, Need, Source, VMMC};
 use crate::lanes::{Effort, Lanes, Track};
 use crate::outcome::Outcome;
+use busy::Busy;
 
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "update",
@@ -102,6 +104,7 @@ struct Found {
     overhead: Vec<Slices>,
     below: Below,
     overlap: Overlap,
+    busy: Busy,
 }
 
 /// What the machine does beneath all of it, in seconds.
@@ -131,13 +134,14 @@ fn run(context: &Context<'_>) -> Result<Outcome> {
     let effort = context.pick(of(3, 2), of(30, 15));
     let (latency, unit, overhead) = (latency(), units(), overheads());
     let rows = latency.len() + unit.len() + overhead.len();
-    context.progress.begin(rows + 7);
+    context.progress.begin(rows + 8);
     let found = Found {
         latency: measure(latency, effort, context)?,
         unit: measure(unit, effort, context)?,
         overhead: measure(overhead, effort, context)?,
         below: below(effort, context)?,
         overlap: overlap(effort, context)?,
+        busy: busy::measure(effort, context)?,
     };
     Ok(figures::outcome(&found))
 }
