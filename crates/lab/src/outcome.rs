@@ -28,6 +28,14 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
+    /// With all that another one has.
+    pub(crate) fn merge(&mut self, more: Self) {
+        self.tables.extend(more.tables);
+        self.plots.extend(more.plots);
+        self.verdicts.extend(more.verdicts);
+        self.left_out.extend(more.left_out);
+    }
+
     /// Says that `what` is not in the tables, and why; once, however often it is said.
     pub(crate) fn leave_out(&mut self, what: impl Into<String>, why: impl Into<String>) {
         let left_out = LeftOut {

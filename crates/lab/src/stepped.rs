@@ -13,6 +13,7 @@
 use std::hint::black_box;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use portolan::rpc::{self, ClientOptions, ServerOptions};
 use portolan::{Deadline, Domain, Waiting};
@@ -32,6 +33,8 @@ use crate::steps::{self, BURST, Locked, Signals, until};
 
 /// Calls whose server is stepped through, of each kind; the fewest instructions count.
 const CALLS: usize = 10;
+/// How long a call is given to reach a server that stands still.
+const ARRIVED: Duration = Duration::from_millis(2);
 /// Steps after which a server that has answered waits again.
 const SETTLED: u32 = 500;
 
@@ -144,11 +147,13 @@ const DONE: usize = 16;
 /// Instead of a call's number.
 const OVER: u64 = u64::MAX;
 
-/// Steps through a server from when a call is ordered until it is back.
+/// Steps through a server from when a call has reached it until it is back. The server stands still
+/// until then: what it would look in vain, a step at a time, is no part of the call.
 fn served(mut stepper: Stepper, window: &Window) -> Counted<[f64; 2]> {
     let mut counts = [u64::MAX; 2];
     for number in 1..=2 * CALLS {
         window.word(GO).store(number as u64, Ordering::Release);
+        std::thread::sleep(ARRIVED);
         let open = || window.word(DONE).load(Ordering::Acquire) != number as u64;
         let count = stepper.count_while(open).map_err(refused)?;
         let fewest = &mut counts[(number - 1) % 2];

@@ -75,6 +75,32 @@ fn updates_stand_beside_the_kernels_copies() {
     }
     let overlap = verdict(&outcome, "overlap");
     follows_from(overlap, "both, to one after the other", at_most(0.75));
+    let close = verdict(&outcome, "close-to-hardware");
+    for (name, paper) in [
+        ("latency, automatic update to a cache line", 1.2),
+        (
+            "bandwidth of units that are read, to copies within the cache",
+            0.69697,
+        ),
+    ] {
+        let figure = figure(close, name);
+        assert!(
+            figure["here"].is_f64() && figure["paper"] == paper,
+            "{figure}"
+        );
+    }
+    // Counted, or said why not.
+    let few = verdict(&outcome, "few-instructions");
+    let counted = figure(few, "instructions of a deliberate update of a word");
+    if counted["here"].is_f64() {
+        let instructions = table(&outcome, "update-instructions").unwrap();
+        let shown = cell(instructions, UPDATES[1], "instructions");
+        assert_eq!(shown["here"], counted["here"]);
+        assert_eq!(figure(few, "system calls of both")["here"], 0.0);
+    } else {
+        let why = why_left_out(&outcome, &format!("instructions, {}", UPDATES[1]));
+        assert!(why.contains("step"), "{why}");
+    }
     let nothing = verdict(&outcome, "receive-nothing");
     for by in ["SHRIMP-I's", "deliberate", "automatic"] {
         let name = format!("computation beside {by} updates, to beside none");

@@ -102,4 +102,6 @@ pub(crate) const ALL: &[Claim] = &[
     OVERHEAD_QUARTER,
     RECEIVE_NOTHING,
     OVERLAP,
+    CLOSE_TO_HARDWARE,
+    FEW_INSTRUCTIONS,
 ];

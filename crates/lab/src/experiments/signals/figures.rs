@@ -53,9 +53,6 @@ mod paper {
     pub(super) const TOTAL: Both = [Some((36.0, 249.0)), Some((16.0, 104.0))];
     /// The last three together.
     pub(super) const REST: Both = [Some((11.0, 73.0)), Some((11.0, 73.0))];
-    /// Figure 5's bus transactions: invalidate, write, miss, request, response; and a push.
-    pub(super) const CONVENTIONAL: f64 = 5.0;
-    pub(super) const PUSH: f64 = 1.0;
 }
 
 /// The row of the interrupt, which is what is left of the sender's part.
@@ -86,14 +83,14 @@ const WATCHED: &[(usize, Part)] = &[(2, Part::Find), (3, Part::Push), (5, Part::
 
 /// How many lines that the other side wrote last a message moves, counted by hand in `ways` and in
 /// the library's channel: its own, and those of what leads to it.
-const LINES: [(&str, f64, Option<f64>); 5] = [
-    (LINE, 1.0, None),
+const LINES: [(&str, f64); 5] = [
+    (LINE, 1.0),
     // Lock, ends and entry by the sender, and again by the receiver; the message.
-    (QUEUE, 7.0, None),
+    (QUEUE, 7.0),
     // The message, the index that says so, the index that says that it was read.
-    (RING, 3.0, Some(paper::CONVENTIONAL)),
-    (STAMPED, 1.0, Some(paper::PUSH)),
-    (CHANNEL, 1.0, Some(paper::PUSH)),
+    (RING, 3.0),
+    (STAMPED, 1.0),
+    (CHANNEL, 1.0),
 ];
 
 /// All that was measured.
@@ -273,19 +270,18 @@ impl<'a> Found<'a> {
             "way",
             &columns,
         );
-        for (name, lines, paper) in LINES {
+        for (name, lines) in LINES {
             let times = self
                 .ratio(name, LINE)
                 .map_or_else(Cell::default, Beside::cell);
-            table.row(
-                name,
-                [Cell::here(lines).beside(paper), self.cell(name), times],
-            );
+            table.row(name, [Cell::here(lines), self.cell(name), times]);
         }
         table.note(
             "Lines are counted by hand, in the source of each way: those that the other side wrote \
-             last. The paper counts bus transactions: conventionally invalidate, write, miss, request and \
-             response, a push in message mode. On a coherent machine a line that moves is all of \
+             last. The paper's figure is a drawing, and its text has no counts: conventionally the \
+             sender invalidates the receivers' copies before it writes, and a receiver's first look is \
+             a miss that asks the sender's cache for the line; in message mode the line is pushed, and \
+             that is all. On a coherent machine a line that moves is all of \
              these, and nothing pushes it; what can be saved is lines. One way in line transfers \
              is that time by a bare line's: lines that move at the same time count once.",
         )

@@ -21,7 +21,7 @@ use portolan_measure::cpus;
 use portolan_sys::shared::Window;
 use serde::{Deserialize, Serialize};
 
-use super::{AUTOMATIC, DELIBERATE, MEDIATED, UNIT, WORD};
+use super::{AUTOMATIC, DELIBERATE, MEDIATED};
 use crate::calls::MEETING;
 use crate::child;
 use crate::error::{LabError, Result};
@@ -32,8 +32,10 @@ use crate::lanes::{Beside, Effort};
 const STEPS: u64 = 1000;
 /// Updates between two looks at the clock.
 const BATCH: usize = 64;
-/// Bytes that the sender goes round: a page.
-const BYTES: usize = UNIT as usize;
+/// Bytes that the sender goes round, of a word, and from one that is updated to the next: a line.
+const BYTES: usize = 4 << 10;
+const WORD: usize = 8;
+const LINE: usize = 64;
 /// Words of the window: rounds so far, and whether it is over.
 const ROUNDS: usize = 0;
 const OVER: usize = 16;
@@ -103,7 +105,7 @@ impl Updates {
 
     fn batch(&self, value: u64) -> Result<()> {
         let doing = "updating a computing process's memory";
-        let places = (0..BYTES).step_by(WORD as usize * 8).cycle().take(BATCH);
+        let places = (0..BYTES).step_by(LINE).cycle().take(BATCH);
         match self {
             Self::Calls(import) => {
                 for place in places {
@@ -115,7 +117,7 @@ impl Updates {
             Self::Stores(local, _alias) => {
                 let words = local.words().map_err(LabError::library(doing))?;
                 for place in places {
-                    words[place / WORD as usize].store(value, Ordering::Relaxed);
+                    words[place / WORD].store(value, Ordering::Relaxed);
                 }
             }
         }

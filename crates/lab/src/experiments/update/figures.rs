@@ -1,10 +1,10 @@
 //! Makes tables and verdicts: the paper's figures, and ours beside them.
 
 use super::{
-    AUTOMATIC, Below, DELIBERATE, Found, KERNEL, MEDIATED, ONE_COPY, Overlap, PIPE, SOCKET, Slices,
-    UNIT, UPDATES, WORD, When,
+    AUTOMATIC, Below, DELIBERATE, Found, KERNEL, MEDIATED, ONE_COPY, OfWord, Overlap, PIPE, SOCKET,
+    Slices, UNIT, UPDATES, WORD, When,
 };
-use crate::claims::{self, Claim, table};
+use crate::claims::{self, Claim, Estimate, table};
 use crate::clock::Timed;
 use crate::lanes::{Beside, figure, shown};
 use crate::outcome::{Cell, Outcome, Table, Verdict};
@@ -104,6 +104,7 @@ pub(super) fn outcome(found: &Found) -> Outcome {
             table_2(found),
             ratios(found),
             hardware(found),
+            instructions(found),
         ],
         verdicts: verdicts(found),
         ..Outcome::default()
@@ -396,6 +397,8 @@ fn verdicts(found: &Found) -> Vec<Verdict> {
         overhead_quarter(found),
         nothing_received(found),
         overlaps(found),
+        close_to_hardware(found),
+        few_instructions(found),
     ]
 }
 
@@ -497,5 +500,71 @@ fn overlaps(found: &Found) -> Verdict {
     );
     table::OVERLAP
         .verdict(&[claims::paired(ratio)])
+        .because(paragraph)
+}
+
+fn close_to_hardware(found: &Found) -> Verdict {
+    let estimate = |times: &[f64]| claims::timed(&Timed::of(times.to_vec()));
+    let line = estimate(&found.below.line.times);
+    let word = |row| estimate(times(&found.latency, row, When::Awake));
+    let latency = claims::ratio(word(AUTOMATIC), line);
+    let copy = estimate(&found.below.copy.times);
+    let unit = estimate(times(&found.unit, DELIBERATE, When::Read));
+    // Of times: the copy's to the unit's.
+    let bandwidth = claims::ratio(copy, unit);
+    let deliberate = claims::ratio(word(DELIBERATE), line);
+    let paragraph = format!(
+        "A word by an automatic update takes {} of the time of a cache line from processor to \
+         processor, one by a deliberate update {}. Units of 4 KiB that are written before and read \
+         after go {} as fast as one copy of them within the cache.",
+        claims::shown(latency, Unit::Times),
+        claims::shown(deliberate, Unit::Times),
+        claims::shown(bandwidth, Unit::Times),
+    );
+    table::CLOSE_TO_HARDWARE
+        .verdict(&[latency, bandwidth])
+        .because(paragraph)
+        .figure(
+            "latency, deliberate update to a cache line",
+            Unit::Times,
+            deliberate
+                .map_or_else(Cell::default, Estimate::cell)
+                .beside(of(DELIBERATE).latency / HARDWARE),
+        )
+}
+
+fn instructions(found: &Found) -> Table {
+    let columns = [("instructions", Unit::Count), ("system calls", Unit::Count)];
+    let title = "What an update of a word takes its sender";
+    let mut table = Table::new("update-instructions", title, "way", &columns);
+    for counted in &found.counted {
+        let paper = if counted.row == MEDIATED { 1.0 } else { 0.0 };
+        let calls = Cell::here(counted.system_calls).beside(paper);
+        table.row(counted.row, [Cell::here(counted.instructions), calls]);
+    }
+    table.note(format!(
+        "Counted {}. The paper has no counts: two references to the interface, and some instructions \
+         that look for page boundaries, for a deliberate update; a store for an automatic one; a \
+         system call in SHRIMP-I.",
+        portolan_measure::stepped::WHAT
+    ))
+}
+
+fn few_instructions(found: &Found) -> Verdict {
+    let of = |row| found.counted.iter().find(|counted| counted.row == row);
+    let [deliberate, automatic] = [DELIBERATE, AUTOMATIC].map(of);
+    let count = |of: Option<&OfWord>| Estimate::exact(of?.instructions);
+    let calls = deliberate.zip(automatic);
+    let calls =
+        calls.and_then(|(one, other)| Estimate::exact(one.system_calls + other.system_calls));
+    let paragraph = format!(
+        "A deliberate update of a word takes its sender {} instructions: bounds and rights are looked \
+         at, and a mark says that an update is under way. A store to an alias takes {}, its loop \
+         included.",
+        claims::shown(count(deliberate), Unit::Count),
+        claims::shown(count(automatic), Unit::Count),
+    );
+    table::FEW_INSTRUCTIONS
+        .verdict(&[count(deliberate), count(automatic), calls])
         .because(paragraph)
 }
