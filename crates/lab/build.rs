@@ -25,7 +25,10 @@ fn commit() -> String {
     let Some(commit) = said("git", &["rev-parse", "--short=12", "HEAD"]) else {
         return "unknown (not built from a git checkout)".to_owned();
     };
-    let changes = said("git", &["status", "--porcelain", "--", ".."]);
+    let changes = said(
+        "git",
+        &["--no-optional-locks", "status", "--porcelain", "--", ".."],
+    );
     match changes.as_deref() {
         Some("") => commit,
         _ => format!("{commit}, changed since"),

@@ -29,6 +29,13 @@ pub(crate) const ASLEEP: Way = (
     Mode::Block,
     Placement::OneCpu,
 );
+/// As between the papers' processors: each side is woken on its own.
+pub(crate) const APART: Way = (
+    "asleep-apart",
+    "asleep, on two CPUs",
+    Mode::Block,
+    Placement::TwoCpus,
+);
 pub(crate) const POLLING: Way = (
     "polling",
     "polling, on two CPUs",

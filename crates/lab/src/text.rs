@@ -1,5 +1,6 @@
 //! Prints a report on a terminal.
 
+use crate::claims::UNTOLD;
 use crate::outcome::{Cell, Outcome, Table, Verdict};
 use crate::report::{self, About, Earlier, Ending, Record, Report, Stated};
 use crate::unit::Unit;
@@ -15,13 +16,12 @@ pub(crate) fn list(all: &[About]) -> String {
 }
 
 pub(crate) fn claims(all: &[Stated]) -> String {
-    let mut text = String::new();
+    let mut text = wrapped(UNTOLD);
     let mut paper = "";
     for claim in all {
         if claim.paper != paper {
             paper = claim.paper;
-            text += &wrapped(paper);
-            text.push('\n');
+            text += &format!("\n{}\n", wrapped(paper));
         }
         let words = format!("{}. {}. {}", claim.claim, claim.section, claim.rule);
         text += &format!("{}\n{}\n", claim.id, wrapped(&words));
@@ -49,6 +49,7 @@ pub(crate) fn report(report: &Report, earlier: Option<&Report>) -> String {
     for said in [report.unfinished(), report.pace()].into_iter().flatten() {
         text += &wrapped(&said);
     }
+    text += &wrapped(UNTOLD);
     for record in &report.records {
         let earlier = Earlier::of(earlier, &record.about.name);
         let pace = report.pace_of(record);

@@ -142,7 +142,7 @@ fn calls_stand_beside_other_systems_and_the_papers() {
     let ways: &[&str] = if alone() {
         &["rpc-asleep"]
     } else {
-        &["rpc-asleep", "rpc-polling"]
+        &["rpc-asleep", "rpc-asleep-apart", "rpc-polling"]
     };
     for way in ways {
         let table = table(&outcome, way).unwrap();

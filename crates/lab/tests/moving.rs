@@ -243,7 +243,10 @@ fn figures_cross_where_their_points_do() {
     let magnitude = verdict(&outcome, "order-of-magnitude");
     let tenfold = rate("on demand, not accessed") / rate("copy once");
     about(
-        here(figure(magnitude, "64 KiB, not accessed, to one copy")),
+        here(figure(
+            magnitude,
+            "one copy of 64 KiB, to a message that is not accessed",
+        )),
         tenfold,
     );
     says(magnitude, tenfold >= 10.0);

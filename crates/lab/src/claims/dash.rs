@@ -179,9 +179,9 @@ pub(crate) const ORDER_OF_MAGNITUDE: Claim = Claim {
     id: "order-of-magnitude",
     paper: DASH_88,
     section: "Technical Report 88/452, abstract",
-    says: "That is ten times what copying by software reaches",
+    says: "Large messages move ten times as fast as software copies them",
     rule: Rule::All(&[at_least(
-        "64 KiB, not accessed, to one copy",
+        "one copy of 64 KiB, to a message that is not accessed",
         Unit::Times,
         10.0,
         39.0 / 3.9,

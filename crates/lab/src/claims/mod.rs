@@ -24,6 +24,13 @@ use crate::lanes::Beside;
 use crate::outcome::{Answer, Cell, Figure, Verdict};
 use crate::unit::Unit;
 
+/// What all rules have in common, for people.
+pub(crate) const UNTOLD: &str = "A claim cannot be told where the middle half of the measurements lies \
+    on both sides of a bound of its rule, where a figure is missing, where others took more than half a \
+    processor or a cache line's time changed by more than a half while the experiment ran, or where two \
+    experiments differ by the same rule. Figures that follow from a model's constants are called model, \
+    or fit where constants were chosen for them; what the library does not have is not built.";
+
 /// One statement of a paper.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Claim {
@@ -139,11 +146,7 @@ impl Rule {
             Self::NotBuilt => "Not judged: the library has no such mechanism.".to_owned(),
             Self::All(conditions) => {
                 let conditions: Vec<String> = conditions.iter().map(Condition::words).collect();
-                format!(
-                    "It holds if {}; it cannot be told where the middle half of the measurements \
-                     lies on both sides of a bound.",
-                    conditions.join(", and ")
-                )
+                format!("It holds if {}.", conditions.join(", and "))
             }
         }
     }

@@ -505,7 +505,7 @@ impl View<'_> {
             .verdict(&[untouched])
             .because(paragraph)
             .figure(
-                "64 KiB, accessed, to one copy",
+                "one copy of 64 KiB, to a message that is all accessed",
                 Unit::Times,
                 cell(accessed).beside(24.8 / 3.9),
             )

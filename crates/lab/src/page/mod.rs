@@ -9,6 +9,7 @@ mod bars;
 mod markup;
 mod svg;
 
+use crate::claims::UNTOLD;
 use crate::outcome::{Answer, Cell, Outcome, Table, Verdict};
 use crate::report::{self, About, Earlier, Ending, Record, Report};
 use crate::unit::Unit;
@@ -54,6 +55,7 @@ fn head(report: &Report, earlier: Option<&Report>) -> String {
         "What the papers measured, measured again: the paper's figure beside this machine's, \
          and for each claim whether it holds here.",
     );
+    page += &classed("p", "muted", UNTOLD);
     let kind = if machine.facts.virtual_machine {
         " (virtual machine)"
     } else {
@@ -132,9 +134,10 @@ fn summary(report: &Report) -> String {
                     let link = if at == 0 { &link } else { "<th></th>" };
                     let class = class(verdict.holds);
                     rows += &format!(
-                        "<tr>{link}<td>{}</td><td class=\"answer {class}\">{}</td></tr>\n",
+                        "<tr>{link}<td>{}</td><td class=\"answer {class}\">{}{}</td></tr>\n",
                         escape(&verdict.title()),
-                        verdict.holds.name()
+                        verdict.holds.name(),
+                        in_doubt(verdict)
                     );
                 }
             }
@@ -150,6 +153,15 @@ fn summary(report: &Report) -> String {
         "<div class=\"scroll\"><table class=\"summary\">\n<thead><tr><th>experiment</th>\
          <th>claim</th><th>here</th></tr></thead>\n<tbody>\n{rows}</tbody>\n</table></div>\n"
     )
+}
+
+/// What the figures say, where something else says that they decide nothing.
+fn in_doubt(verdict: &Verdict) -> String {
+    if verdict.doubts.is_empty() {
+        return String::new();
+    }
+    let by_figures = verdict.by_figures.name();
+    format!("<span class=\"paper\">by its figures: {by_figures}</span>")
 }
 
 fn record(record: &Record, earlier: Earlier<'_>, pace: Option<&str>) -> String {

@@ -9,7 +9,7 @@ use crate::calls::{Called, Calls, LARGE, SMALL, Transport};
 use crate::claims::{self, table};
 use crate::error::Result;
 use crate::experiment::{Context, Experiment, MBM, Need, Source};
-use crate::lanes::{ASLEEP, Beside, Effort, Lanes, POLLING, Track, Way, figure, shown};
+use crate::lanes::{APART, ASLEEP, Beside, Effort, Lanes, POLLING, Track, Way, figure, shown};
 use crate::outcome::{Cell, Outcome, Table, Verdict};
 use crate::stepped::{self, OfCalls};
 use crate::unit::Unit;
@@ -34,7 +34,8 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
         the same calls by them, with as many bytes each way and without a checksum: iceoryx2's \
         requests and responses in shared memory (asleep with an event each way), and Cap'n Proto RPC and \
         gRPC over a Unix socket, on tokio, with one thread a side. Rows in turn, slice by \
-        slice; medians of whole calls. All sleep on one CPU, and then again poll on two (a server \
+        slice; medians of whole calls. All sleep on one CPU, then on two as between \
+        the paper's processors, and then poll on two (a server \
         that polls would sleep after a pause that no row makes). Components are \
         measured alone, in one process and in cache: writing a message that signals nobody, what \
         signalling adds, and reading it. The rest of a call that polls is what is \
@@ -178,8 +179,11 @@ fn run(context: &Context<'_>) -> Result<Outcome> {
     }
     let mut ways = vec![ASLEEP];
     match context.lacks(Need::Cpus(2)) {
-        None => ways.push(POLLING),
-        Some(why) => outcome.leave_out(POLLING.1, why),
+        None => ways.extend([APART, POLLING]),
+        Some(why) => {
+            outcome.leave_out(APART.1, why.as_str());
+            outcome.leave_out(POLLING.1, why);
+        }
     }
     context
         .progress
@@ -229,12 +233,12 @@ fn start(
     outcome: &mut Outcome,
 ) -> Result<Lanes> {
     let mut lanes = Lanes::new();
-    let calls = Calls::start(called, mode == Mode::Block, context.cpus)?;
-    lanes.add(CALLS, Box::new(calls));
     let cpu = match placement {
         Placement::OneCpu => context.cpus.ours,
         Placement::TwoCpus => context.cpus.peer(0),
     };
+    let calls = Calls::with(Transport::WHOLE, called, mode == Mode::Block, cpu)?;
+    lanes.add(CALLS, Box::new(calls));
     for (row, transport) in PARTLY {
         // Without bytes there is nothing to sum.
         if transport.checksum || called != Called::Null {

@@ -246,12 +246,12 @@ fn reproduced() -> Verdict {
         let figure = |share: [f64; 3], printed: [f64; 3]| Cell::here(share[at]).beside(printed[at]);
         verdict = verdict
             .figure(
-                format!("{name}, shared L2"),
+                format!("by the model: {name}, shared L2"),
                 Unit::Share,
                 figure(near, paper::SHARES_NEAR),
             )
             .figure(
-                format!("{name}, three hops"),
+                format!("by the model: {name}, three hops"),
                 Unit::Share,
                 figure(hops, paper::SHARES_THREE_HOPS),
             );
@@ -285,8 +285,16 @@ fn null_rpc() -> Verdict {
     table::MODEL_NULL_RPC
         .verdict(&[])
         .because(paragraph)
-        .figure("null RPC, supported", Unit::Seconds, figure(pairs[0]))
-        .figure("null RPC, software", Unit::Seconds, figure(pairs[1]))
+        .figure(
+            "by the model: null RPC, supported",
+            Unit::Seconds,
+            figure(pairs[0]),
+        )
+        .figure(
+            "by the model: null RPC, software",
+            Unit::Seconds,
+            figure(pairs[1]),
+        )
 }
 
 /// `of` every slice's parameters, beside `to` of them.

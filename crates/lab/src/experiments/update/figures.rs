@@ -429,10 +429,9 @@ fn bandwidth(found: &Found, claim: &Claim, rows: &[&'static str]) -> Verdict {
     let ((mediated, row), (deliberate, _)) = (of(MEDIATED), of(DELIBERATE));
     let (unread, _) = delivered.fastest_to(found, rows, DELIBERATE);
     let paragraph = format!(
-        "A unit of 4 KiB that the sender writes before and the receiver reads after takes {row} {} of \
-         what it takes a kernel-mediated update, and {} of what it takes a deliberate one at user \
-         level. (The same unit again and again, which nobody reads and which stays in the sender's \
-         cache: {}.)",
+        "For a unit of 4 KiB that the sender writes before and the receiver reads after {row} takes {} \
+         of the time of a kernel-mediated update, and {} of that of a deliberate one at user level. (For \
+         the same unit again and again, which nobody reads and which stays in the sender's cache: {}.)",
         shown(mediated),
         shown(deliberate),
         shown(unread),
