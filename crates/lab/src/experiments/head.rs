@@ -195,7 +195,7 @@ fn verdict([copy, huge]: [&Timed; 2], pairs: &[Timed]) -> Verdict {
             Unit::Seconds,
             cell(pair(0)).beside(paper::UPDATE),
         )
-        .figure("the ratio for a huge page", Unit::Times, cell(large))
+        .figure("the same for a huge page", Unit::Times, cell(large))
 }
 
 #[inline(never)]
