@@ -20,6 +20,7 @@ pub(crate) struct Args {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     List(ListArgs),
+    Claims(ClaimsArgs),
     Run(RunArgs),
     /// A further process of a running experiment. Not for users.
     #[command(name = portolan_measure::child::ARGUMENT, hide = true)]
@@ -30,6 +31,15 @@ pub(crate) enum Command {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  portolan-lab list")]
 pub(crate) struct ListArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// List what the papers claim, and the rule that decides each claim.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  portolan-lab claims")]
+pub(crate) struct ClaimsArgs {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,

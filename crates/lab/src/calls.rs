@@ -33,6 +33,10 @@ pub(crate) trait Work {
     fn null(&self);
     fn exchange(&self, bytes: [u8; SMALL]) -> [u8; SMALL];
     fn take(&self, bytes: &[u8]);
+    #[rpc(no_checksum)]
+    fn exchange_unchecked(&self, bytes: [u8; SMALL]) -> [u8; SMALL];
+    #[rpc(no_checksum)]
+    fn take_unchecked(&self, bytes: &[u8]);
     /// Which thread runs it.
     fn thread(&self) -> u32;
 }
@@ -47,6 +51,14 @@ impl Work for Worker {
     }
 
     fn take(&self, bytes: &[u8]) {
+        black_box(bytes);
+    }
+
+    fn exchange_unchecked(&self, bytes: [u8; SMALL]) -> [u8; SMALL] {
+        black_box(bytes)
+    }
+
+    fn take_unchecked(&self, bytes: &[u8]) {
         black_box(bytes);
     }
 
@@ -140,7 +152,14 @@ impl Service {
     }
 
     pub(crate) fn connect(&self) -> error::Result<WorkClient> {
-        let options = ClientOptions::default().waiting(calling(self.sleeps));
+        self.connect_with(Transport::WHOLE)
+    }
+
+    fn connect_with(&self, transport: Transport) -> error::Result<WorkClient> {
+        let mut options = ClientOptions::default().waiting(calling(self.sleeps));
+        if !transport.timer {
+            options = options.period(NEVER);
+        }
         WorkClient::connect_with(&self.domain, SERVICE, &options, Deadline::after(MEETING))
             .map_err(LabError::library("connecting to an experiment's service"))
     }
@@ -161,10 +180,30 @@ pub(crate) enum Called {
     Large,
 }
 
+/// What of the transport a row of calls has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Transport {
+    /// Of the bytes, in the copies.
+    pub(crate) checksum: bool,
+    /// That looks for calls without an answer.
+    pub(crate) timer: bool,
+}
+
+impl Transport {
+    pub(crate) const WHOLE: Self = Self {
+        checksum: true,
+        timer: true,
+    };
+}
+
+/// A period that no row lives to see.
+const NEVER: Duration = Duration::from_secs(3600);
+
 /// A row of calls, with a server of its own.
 pub(crate) struct Calls {
     client: WorkClient,
     called: Called,
+    checksum: bool,
     bytes: Vec<u8>,
     service: Service,
 }
@@ -173,15 +212,21 @@ impl Calls {
     /// Both on one processor and asleep, or on two and awake.
     pub(crate) fn start(called: Called, sleeps: bool, cpus: &Cpus) -> error::Result<Self> {
         let cpu = if sleeps { cpus.ours } else { cpus.peer(0) };
-        Self::on(called, sleeps, cpu)
+        Self::with(Transport::WHOLE, called, sleeps, cpu)
     }
 
-    /// The server on this processor.
-    pub(crate) fn on(called: Called, sleeps: bool, cpu: usize) -> error::Result<Self> {
+    /// With so much of the transport, and the server on this processor.
+    pub(crate) fn with(
+        transport: Transport,
+        called: Called,
+        sleeps: bool,
+        cpu: usize,
+    ) -> error::Result<Self> {
         let service = Service::start(cpu, sleeps)?;
         Ok(Self {
-            client: service.connect()?,
+            client: service.connect_with(transport)?,
             called,
+            checksum: transport.checksum,
             bytes: vec![7; LARGE],
             service,
         })
@@ -190,12 +235,17 @@ impl Calls {
     /// So many calls.
     pub(crate) fn call(&self, calls: u64) -> Measured<()> {
         for _ in 0..calls {
-            match self.called {
-                Called::Null => self.client.null(),
-                Called::Small => self.client.exchange(black_box([7; SMALL])).map(|back| {
-                    black_box(back);
-                }),
-                Called::Large => self.client.take(black_box(&self.bytes)),
+            let small = black_box([7; SMALL]);
+            let back = |back: [u8; SMALL]| {
+                black_box(back);
+            };
+            match (self.called, self.checksum) {
+                // Nothing to sum.
+                (Called::Null, _) => self.client.null(),
+                (Called::Small, true) => self.client.exchange(small).map(back),
+                (Called::Small, false) => self.client.exchange_unchecked(small).map(back),
+                (Called::Large, true) => self.client.take(black_box(&self.bytes)),
+                (Called::Large, false) => self.client.take_unchecked(black_box(&self.bytes)),
             }
             .map_err(MeasureError::library("calling an experiment's service"))?;
         }

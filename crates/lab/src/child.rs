@@ -10,7 +10,7 @@ use portolan_measure::child::Control;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
-use crate::experiments::{chain, neighbour};
+use crate::experiments::{chain, neighbour, update};
 use crate::{calls, pair, stepped};
 
 /// What a further process is for.
@@ -23,6 +23,7 @@ pub(crate) enum Brief {
     Neighbour(neighbour::Brief),
     Calls(calls::ServerBrief),
     Stepped(stepped::Brief),
+    Busy(update::busy::Brief),
 }
 
 /// The whole life of a further process.
@@ -36,6 +37,7 @@ pub(crate) fn serve(brief: Brief, control: &Control, descriptors: Vec<OwnedFd>) 
         }
         Brief::Neighbour(brief) => neighbour::serve(&brief, control),
         Brief::Calls(brief) => calls::serve(&brief, control),
+        Brief::Busy(brief) => update::busy::serve(&brief, control, descriptors),
         Brief::Stepped(brief) => stepped::serve(&brief, control, descriptors),
     }
 }

@@ -42,6 +42,11 @@ impl Timed {
             .unwrap_or(f64::NAN)
     }
 
+    /// What the middle half lies between.
+    pub(crate) fn quartiles(&self) -> [f64; 2] {
+        [self.at(1), self.at(3)]
+    }
+
     /// All of these, and those.
     pub(crate) fn and(self, more: Self) -> Self {
         Self::of([self.sorted, more.sorted].concat())

@@ -7,6 +7,9 @@ use perf_event::events::Hardware;
 /// counted in part, goes under in so many.
 const CALLS: u32 = 2_000;
 
+/// Rounds over which what is put somewhere and taken again is counted.
+const ROUNDS: u32 = 200;
+
 /// Counts the calling thread's instructions.
 pub(crate) struct Instructions {
     counter: perf_event::Counter,
@@ -58,6 +61,37 @@ impl Instructions {
         let counted = self.counter.read().ok()?.checked_sub(before)?;
         Some(counted as f64 / f64::from(CALLS))
     }
+
+    /// Instructions of `put`, and of `take` after it, on average over rounds of both; without what
+    /// starting and stopping the counter adds.
+    pub(crate) fn of_rounds<T>(
+        &mut self,
+        on: &mut T,
+        mut put: impl FnMut(&mut T),
+        mut take: impl FnMut(&mut T),
+    ) -> Option<[f64; 2]> {
+        let mut sums = [0_u64; 3];
+        for _ in 0..ROUNDS {
+            let counts = [
+                self.once(|| {})?,
+                self.once(|| put(on))?,
+                self.once(|| take(on))?,
+            ];
+            for (sum, count) in sums.iter_mut().zip(counts) {
+                *sum += count;
+            }
+        }
+        let [nothing, put, take] = sums.map(|sum| sum as f64 / f64::from(ROUNDS));
+        Some([put, take].map(|count| (count - nothing).max(0.0)))
+    }
+
+    fn once(&mut self, work: impl FnOnce()) -> Option<u64> {
+        let before = self.counter.read().ok()?;
+        self.counter.enable().ok()?;
+        work();
+        self.counter.disable().ok()?;
+        self.counter.read().ok()?.checked_sub(before)
+    }
 }
 
 #[cfg(test)]
@@ -82,5 +116,13 @@ mod tests {
             })
         };
         assert!(turns(1000) > turns(10), "{}", counter.what());
+        let turn = |turns: &mut u64, times: u64| {
+            for turn in 0..times {
+                *turns = black_box(turn);
+            }
+        };
+        let rounds = counter.of_rounds(&mut 0, |on| turn(on, 10), |on| turn(on, 1000));
+        let [few, many] = rounds.unwrap();
+        assert!(few < many, "{few} {many}");
     }
 }

@@ -14,8 +14,9 @@
 //!   second; the paper's too.
 //! - What this machine cannot do is not an error: ask [`Context::lacks`] and note it with
 //!   [`Outcome::leave_out`]. If *nothing* can be done without it, name it in `needs`.
-//! - A verdict's paragraph says its criterion and is made from the figures beside it; a
-//!   difference that lies within the spread of the figures is "cannot tell".
+//! - A verdict is made from a claim of [`claims::table`](crate::claims::table), which has the
+//!   rule; the experiment brings the figures, each with its spread, and a paragraph made from
+//!   them. Tests ask of a new claim for figures at which it holds and at which it does not.
 //! - [`Context::pick`] chooses between a quick run and a full one. A quick run has every
 //!   row and every verdict; a test runs it and looks at structure, never at a time.
 //! - Ids, rows and columns keep their names from run to run: comparison goes by them.
@@ -64,6 +65,10 @@ pub(crate) struct Source {
 /// Tzou and Anderson's paper.
 pub(crate) const DASH: &str = "Tzou, Anderson: The Performance of Message-passing using \
     Restricted Virtual Memory Remapping. Software: Practice and Experience 21 (3), 1991";
+
+/// The same authors' earlier report.
+pub(crate) const DASH_88: &str = "Tzou, Anderson: A Performance Evaluation of the Dash \
+    Message-Passing System. Technical Report UCB/CSD-88-452, 1988";
 
 /// Cheriton and Kutter's paper.
 pub(crate) const MBM: &str = "Cheriton, Kutter: Optimized Memory-Based Messaging: Leveraging \

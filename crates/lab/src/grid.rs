@@ -25,6 +25,15 @@ pub(crate) enum Way {
     Trusted,
 }
 
+/// How the two sides wait for each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Waits {
+    /// Both on one processor and asleep, two context switches a round: as the papers' did.
+    Asleep,
+    /// Each on its own, awake.
+    Polling,
+}
+
 /// Whether the bytes were in cache before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Temper {
@@ -35,49 +44,105 @@ pub(crate) enum Temper {
 /// What was measured, found again by what it was.
 #[derive(Debug, Default)]
 pub(crate) struct Grid {
-    moves: HashMap<(Way, Temper, Load, Use), Timed>,
+    moves: HashMap<(Waits, Way, Temper, Load, Use), Timed>,
     copies: HashMap<(Temper, u64, u8), Timed>,
 }
 
+impl Waits {
+    /// Those that this machine has.
+    pub(crate) fn here(context: &Context<'_>, outcome: &mut Outcome) -> Vec<Self> {
+        let mut all = vec![Self::Asleep];
+        match context.lacks(Need::Cpus(2)) {
+            None => all.push(Self::Polling),
+            Some(why) => outcome.leave_out(Self::Polling.name(), why),
+        }
+        all
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Asleep => "asleep, on one CPU",
+            Self::Polling => "polling, on two CPUs",
+        }
+    }
+
+    /// For a table's or a plot's id: nothing for the papers' way.
+    pub(crate) fn suffix(self) -> &'static str {
+        match self {
+            Self::Asleep => "",
+            Self::Polling => "-polling",
+        }
+    }
+}
+
 impl Grid {
-    /// Measures every plan one `way`, and adds to the earlier measurements: a caller that goes
-    /// through the whole grid several times keeps a passing disturbance from hitting one figure
-    /// alone. Plans that this machine cannot run are left out.
+    /// Measures every plan in each way of waiting, guarded and trusted in turn, and adds to the
+    /// earlier measurements: a caller that goes through the whole grid several times keeps a passing
+    /// disturbance from hitting one figure alone. What this machine cannot run is left out.
     pub(crate) fn moves(
         &mut self,
         context: &Context<'_>,
         outcome: &mut Outcome,
-        (way, temper): (Way, Temper),
+        temper: Temper,
         plans: &[Plan],
         effort: Effort,
     ) -> Result<()> {
-        let protection = match way {
-            Way::Guarded => Protection::Guarded,
-            Way::Trusted => Protection::Trusted,
-        };
-        if way == Way::Guarded
-            && let Some(why) = context.lacks(Need::Guarded)
-        {
-            outcome.leave_out("guarded rows, mapped on demand and by receive", why);
-            return Ok(());
+        for waits in Waits::here(context, outcome) {
+            self.moves_by(waits, context, outcome, (temper, plans, effort))?;
         }
+        Ok(())
+    }
+
+    fn moves_by(
+        &mut self,
+        waits: Waits,
+        context: &Context<'_>,
+        outcome: &mut Outcome,
+        (temper, plans, effort): (Temper, &[Plan], Effort),
+    ) -> Result<()> {
         let cold = (temper == Temper::Cold).then(|| context.cold_bytes());
         let largest = plans.iter().map(|plan| plan.load.bytes).max().unwrap_or(0);
         // A cold load has one message more than fill what is asked for, at the most.
         let room = largest + cold.unwrap_or(0);
-        let mut pair = Pair::start(protection, room, context.cpus)?;
+        let asleep = waits == Waits::Asleep;
+        let mut pairs = Vec::new();
+        for (way, protection) in [
+            (Way::Guarded, Protection::Guarded),
+            (Way::Trusted, Protection::Trusted),
+        ] {
+            if way == Way::Guarded
+                && let Some(why) = context.lacks(Need::Guarded)
+            {
+                outcome.leave_out("guarded rows, mapped on demand and by receive", why);
+                continue;
+            }
+            pairs.push((way, Pair::start(protection, room, asleep, context.cpus)?));
+        }
         for Plan { load, uses } in plans {
             context
                 .progress
-                .step(format!("{way:?} {temper:?} {}", size(load.bytes)));
-            let mut loaded = pair.load(*load, cold)?;
+                .step(format!("{waits:?} {temper:?} {}", size(load.bytes)));
+            let mut loaded = Vec::new();
+            for (way, pair) in &mut pairs {
+                loaded.push((*way, pair.load(*load, cold)?));
+            }
             for &usage in uses {
-                let timed = loaded.measure(usage, effort)?;
-                let found = self.moves.entry((way, temper, *load, usage)).or_default();
-                *found = std::mem::take(found).and(timed);
+                // A slice of each way in turn, so that a change of the machine's pace meets both.
+                let slice = Effort {
+                    slices: 1,
+                    ..effort
+                };
+                for _ in 0..effort.slices {
+                    for (way, loaded) in &mut loaded {
+                        let timed = loaded.measure(usage, slice)?;
+                        let key = (waits, *way, temper, *load, usage);
+                        let found = self.moves.entry(key).or_default();
+                        *found = std::mem::take(found).and(timed);
+                    }
+                }
             }
         }
-        pair.finish()
+        pairs.into_iter().try_for_each(|(_, pair)| pair.finish())
     }
 
     /// Measures copying of each size, once and twice, and adds to what was measured before.
@@ -108,8 +173,14 @@ impl Grid {
     }
 
     /// One way for a message.
-    pub(crate) fn moved(&self, way: Way, temper: Temper, load: Load, usage: Use) -> Option<&Timed> {
-        self.moves.get(&(way, temper, load, usage))
+    pub(crate) fn moved(
+        &self,
+        (waits, way): (Waits, Way),
+        temper: Temper,
+        load: Load,
+        usage: Use,
+    ) -> Option<&Timed> {
+        self.moves.get(&(waits, way, temper, load, usage))
     }
 
     /// Copying, so many times.

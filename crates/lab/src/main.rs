@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! portolan-lab list                    what there is
+//! portolan-lab claims                  what the papers claim, and by which rules it is judged
 //! portolan-lab run tables              one experiment, as text
 //! portolan-lab run all --out DIR       every one, as a page, as JSON and as plots
 //! portolan-lab run all --compare OLD   beside an earlier run
@@ -11,12 +12,14 @@
 //! |---|---|
 //! | [`experiment`] | what an experiment is, and how to add one |
 //! | [`experiments`] | all of them, one file each |
+//! | [`claims`] | what the papers claim, and the rule that decides each claim |
 //! | [`outcome`] | what one finds out: tables, plots, verdicts, and what was left out |
 //! | [`report`] | a whole run: kept as JSON, compared with another |
 //! | [`pair`], [`copies`], [`grid`] | two spaces that pass messages to and fro, the copies beside them, and the figures of both |
 //! | [`calls`] | a service in another process, and its clients |
 //! | [`steps`] | steps of telling another thread, measured alone |
 //! | [`counter`], [`stepped`] | instructions, by the processor's counters or by stepping |
+//! | [`load`] | what others take of the machine meanwhile |
 //! | [`paper`] | figures of the papers that several experiments use |
 //! | [`child`] | what its further processes do |
 //! | [`text`], [`page`] | a report for a terminal, and for a browser |
@@ -29,6 +32,7 @@
 mod args;
 mod calls;
 mod child;
+mod claims;
 mod clock;
 mod copies;
 mod counter;
@@ -38,6 +42,7 @@ mod experiments;
 mod grid;
 mod lanes;
 mod line;
+mod load;
 mod machine;
 mod outcome;
 mod page;
@@ -62,6 +67,7 @@ use crate::error::LabError;
 fn main() -> ExitCode {
     let done = match Args::parse_from(words::arguments()).command {
         Command::List(args) => run::list(&args),
+        Command::Claims(args) => run::claims(&args),
         Command::Run(args) => run::run(&args),
         Command::Peer => portolan_measure::child::main(child::serve),
     };

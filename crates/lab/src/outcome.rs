@@ -28,6 +28,14 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
+    /// With all that another one has.
+    pub(crate) fn merge(&mut self, more: Self) {
+        self.tables.extend(more.tables);
+        self.plots.extend(more.plots);
+        self.verdicts.extend(more.verdicts);
+        self.left_out.extend(more.left_out);
+    }
+
     /// Says that `what` is not in the tables, and why; once, however often it is said.
     pub(crate) fn leave_out(&mut self, what: impl Into<String>, why: impl Into<String>) {
         let left_out = LeftOut {
@@ -302,17 +310,30 @@ impl Axis {
     }
 }
 
-/// Whether a claim of the paper holds here.
+/// Whether a claim of the paper holds here. [`Claim`](crate::claims::Claim) makes it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Verdict {
-    /// Short and fixed, for finding it again.
+    /// The claim's: short and fixed, for finding it again.
     pub(crate) id: String,
-    /// What the paper says.
+    /// To which of several cases the claim is applied; empty if there is one.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(crate) of: String,
+    pub(crate) paper: String,
+    pub(crate) section: String,
+    /// What the paper states.
     pub(crate) claim: String,
+    /// When it holds.
+    pub(crate) rule: String,
+    /// What the rule says about the figures.
+    pub(crate) by_figures: Answer,
+    /// The answer: the same, unless the figures are in doubt.
     pub(crate) holds: Answer,
-    /// What was found, in words made from `figures`, with the criterion.
+    /// Why the figures decide nothing: what happened while they were measured.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) doubts: Vec<String>,
+    /// What was found, in words made from `figures`.
     pub(crate) paragraph: String,
-    /// What decided it.
+    /// What decided it, in the rule's order, and then what stands beside that.
     pub(crate) figures: Vec<Figure>,
 }
 
@@ -324,6 +345,15 @@ pub(crate) enum Answer {
     DoesNotHold,
     #[serde(rename = "cannot tell")]
     CannotTell,
+    /// Figures of a model's constants, which no measurement could have changed.
+    #[serde(rename = "model")]
+    Model,
+    /// Figures for which a model's constants were chosen.
+    #[serde(rename = "fit")]
+    Fit,
+    /// The library does not have it.
+    #[serde(rename = "not built")]
+    NotBuilt,
 }
 
 /// One figure that decides a verdict.
@@ -340,37 +370,25 @@ impl Answer {
             Self::Holds => "holds",
             Self::DoesNotHold => "does not hold",
             Self::CannotTell => "cannot tell",
+            Self::Model => "model",
+            Self::Fit => "fit",
+            Self::NotBuilt => "not built",
         }
     }
-}
 
-/// `None`, for want of a figure, cannot be told.
-impl From<Option<bool>> for Answer {
-    fn from(holds: Option<bool>) -> Self {
-        match holds {
-            Some(true) => Self::Holds,
-            Some(false) => Self::DoesNotHold,
-            None => Self::CannotTell,
-        }
+    /// Whether measurements decided it.
+    pub(crate) fn is_decided(self) -> bool {
+        matches!(self, Self::Holds | Self::DoesNotHold)
     }
 }
 
 impl Verdict {
-    pub(crate) fn new(id: &str, claim: &str, holds: impl Into<Answer>) -> Self {
-        Self {
-            id: id.to_owned(),
-            claim: claim.to_owned(),
-            holds: holds.into(),
-            paragraph: String::new(),
-            figures: Vec::new(),
-        }
-    }
-
     pub(crate) fn because(mut self, paragraph: impl Into<String>) -> Self {
         self.paragraph = paragraph.into();
         self
     }
 
+    /// With a figure that stands beside those of the rule.
     pub(crate) fn figure(mut self, name: impl Into<String>, unit: Unit, cell: Cell) -> Self {
         self.figures.push(Figure {
             name: name.into(),
@@ -378,6 +396,29 @@ impl Verdict {
             cell,
         });
         self
+    }
+
+    /// The claim, and the case to which it is applied.
+    pub(crate) fn title(&self) -> String {
+        if self.of.is_empty() {
+            self.claim.clone()
+        } else {
+            format!("{} ({})", self.claim, self.of)
+        }
+    }
+
+    /// Why the figures decide nothing, as a sentence.
+    pub(crate) fn doubt(&self) -> Option<String> {
+        let doubts = self.doubts.join("; ");
+        (!doubts.is_empty()).then(|| {
+            let by_figures = self.by_figures.name();
+            format!("By its figures: {by_figures}; but {doubts}.")
+        })
+    }
+
+    /// Whether the other judges the same claim of the same case.
+    pub(crate) fn is_of(&self, other: &Self) -> bool {
+        self.id == other.id && self.of == other.of
     }
 }
 

@@ -213,12 +213,17 @@ pub(crate) struct Pair {
 
 impl Pair {
     /// Makes a domain with room for `largest` bytes of messages, and starts the echo on
-    /// the other processor. With one processor both sides sleep between messages.
-    pub(crate) fn start(protection: Protection, largest: u64, cpus: &Cpus) -> Result<Self> {
+    /// the other processor; or `asleep`, on the same one, where both sides sleep between messages.
+    pub(crate) fn start(
+        protection: Protection,
+        largest: u64,
+        asleep: bool,
+        cpus: &Cpus,
+    ) -> Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("lab-{}-{count}", std::process::id());
-        let sleeps = cpus.single();
+        let sleeps = asleep || cpus.single();
         let domain = Domain::builder(&name)
             .space_name("lab driver")
             .protection(protection)
@@ -230,7 +235,7 @@ impl Pair {
             domain: name,
             guarded: protection == Protection::Guarded,
             sleeps,
-            cpu: cpus.peer(0),
+            cpu: if sleeps { cpus.ours } else { cpus.peer(0) },
         });
         let mut echo = Child::start("echo of an experiment", &brief, &[])?;
         let Ready = echo.expect()?;

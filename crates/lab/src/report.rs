@@ -5,14 +5,16 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use crate::claims::Claim;
 use crate::error::{LabError, Result};
 use crate::experiment::Experiment;
+use crate::load;
 use crate::machine::Machine;
-use crate::outcome::{Answer, Figure, Outcome, Table};
+use crate::outcome::{Answer, Figure, Outcome, Table, Verdict};
 use crate::unit::Unit;
 
 /// What a report's JSON looks like. It goes up when an older program could misread it.
-pub(crate) const FORMAT: u32 = 1;
+pub(crate) const FORMAT: u32 = 2;
 
 /// All that a run found out; the page is made from this alone.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -20,6 +22,7 @@ pub(crate) struct Report {
     pub(crate) format: u32,
     /// The program's version.
     pub(crate) version: String,
+    pub(crate) build: Build,
     pub(crate) made: String,
     pub(crate) quick: bool,
     pub(crate) machine: Machine,
@@ -27,6 +30,42 @@ pub(crate) struct Report {
     /// Experiments that the run had not come to when this was written.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) to_come: Vec<String>,
+}
+
+/// What was built, of what, and by what.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Build {
+    pub(crate) commit: String,
+    pub(crate) compiler: String,
+    pub(crate) profile: String,
+    /// Of this program; empty if there are none.
+    pub(crate) features: Vec<String>,
+}
+
+impl Build {
+    /// Of this program.
+    pub(crate) fn this() -> Self {
+        let features = [
+            ("peers", cfg!(feature = "peers")),
+            ("probes", cfg!(feature = "probes")),
+        ];
+        let features = features.into_iter().filter(|(_, on)| *on);
+        Self {
+            commit: env!("PORTOLAN_LAB_COMMIT").to_owned(),
+            compiler: env!("PORTOLAN_LAB_COMPILER").to_owned(),
+            profile: env!("PORTOLAN_LAB_PROFILE").to_owned(),
+            features: features.map(|(name, _)| name.to_owned()).collect(),
+        }
+    }
+
+    /// The features for people.
+    pub(crate) fn features(&self) -> String {
+        if self.features.is_empty() {
+            "none".to_owned()
+        } else {
+            self.features.join(", ")
+        }
+    }
 }
 
 /// One experiment in a run.
@@ -38,6 +77,9 @@ pub(crate) struct Record {
     /// machine's pace. Not known with one processor.
     #[serde(default)]
     pub(crate) line_seconds: Option<[f64; 2]>,
+    /// Processors that others took meanwhile. Not known where the system does not tell.
+    #[serde(default)]
+    pub(crate) others: Option<f64>,
     pub(crate) result: Ending,
 }
 
@@ -65,6 +107,28 @@ impl About {
             section: experiment.source.section.to_owned(),
             hypothesis: experiment.hypothesis.to_owned(),
             method: experiment.method.to_owned(),
+        }
+    }
+}
+
+/// What a paper claims, for people who would know all of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Stated {
+    pub(crate) id: &'static str,
+    pub(crate) paper: &'static str,
+    pub(crate) section: &'static str,
+    pub(crate) claim: &'static str,
+    pub(crate) rule: String,
+}
+
+impl Stated {
+    pub(crate) fn of(claim: &Claim) -> Self {
+        Self {
+            id: claim.id,
+            paper: claim.paper,
+            section: claim.section,
+            claim: claim.says,
+            rule: claim.rule.words(),
         }
     }
 }
@@ -118,6 +182,51 @@ impl Report {
             Unit::Seconds.show(before),
             Unit::Seconds.show(after)
         ))
+    }
+
+    /// Takes back the answers whose figures are in doubt: those measured beside others' work or
+    /// while the machine's pace changed, and those of one claim on which two experiments differ.
+    pub(crate) fn settle(&mut self) {
+        let all: Vec<(String, Verdict)> = self
+            .records
+            .iter()
+            .flat_map(|record| {
+                let verdicts = record.outcome().map(|outcome| &outcome.verdicts[..]);
+                let name = &record.about.name;
+                let verdicts = verdicts.unwrap_or_default().iter();
+                verdicts.map(move |verdict| (name.clone(), verdict.clone()))
+            })
+            .collect();
+        let before = self.machine.facts.load_before;
+        for record in &mut self.records {
+            let (name, doubts) = (record.about.name.clone(), record.doubts(before));
+            let Ending::Done(outcome) = &mut record.result else {
+                continue;
+            };
+            for verdict in &mut outcome.verdicts {
+                verdict.doubts.clear();
+                verdict.holds = verdict.by_figures;
+                if !verdict.by_figures.is_decided() {
+                    continue;
+                }
+                let otherwise = all.iter().filter(|(other, found)| {
+                    *other != name
+                        && found.is_of(verdict)
+                        && found.by_figures.is_decided()
+                        && found.by_figures != verdict.by_figures
+                });
+                let otherwise = otherwise.map(|(other, found)| {
+                    format!(
+                        "by the same rule the figures of the experiment `{other}` say: {}",
+                        found.by_figures.name()
+                    )
+                });
+                verdict.doubts = doubts.iter().cloned().chain(otherwise).collect();
+                if !verdict.doubts.is_empty() {
+                    verdict.holds = Answer::CannotTell;
+                }
+            }
+        }
     }
 
     /// Names what the run had not come to.
@@ -181,6 +290,34 @@ struct Format {
 }
 
 impl Record {
+    /// Why none of its figures decides anything. `before`: the load before the run, where the
+    /// system does not tell what others took during the experiment.
+    fn doubts(&self, before: f64) -> Vec<String> {
+        let mut doubts = Vec::new();
+        let limit = Unit::Count.quote(load::BUSY);
+        match self.others {
+            Some(others) if others > load::BUSY => doubts.push(format!(
+                "others took {} processors while it was measured, more than {limit}",
+                Unit::Count.show(others)
+            )),
+            None if before > load::BUSY => doubts.push(format!(
+                "the load before the run was {}, more than {limit}",
+                Unit::Count.show(before)
+            )),
+            _ => {}
+        }
+        if let Some([before, after]) = self.line_seconds
+            && changed([before, after].into_iter()).is_some()
+        {
+            doubts.push(format!(
+                "a cache line took {} before the experiment and {} after it",
+                Unit::Seconds.show(before),
+                Unit::Seconds.show(after)
+            ));
+        }
+        doubts
+    }
+
     pub(crate) fn outcome(&self) -> Option<&Outcome> {
         match &self.result {
             Ending::Done(outcome) => Some(outcome),
@@ -208,15 +345,19 @@ impl<'a> Earlier<'a> {
             .flatten()
     }
 
+    /// Its verdict on the same claim of the same case.
+    fn verdict(self, verdict: &Verdict) -> Option<&'a Verdict> {
+        self.0?.verdicts.iter().find(|v| v.is_of(verdict))
+    }
+
     /// Its answer to a verdict's claim.
-    pub(crate) fn answer(self, verdict: &str) -> Option<Answer> {
-        let earlier = self.0?.verdicts.iter().find(|v| v.id == verdict)?;
-        Some(earlier.holds)
+    pub(crate) fn answer(self, verdict: &Verdict) -> Option<Answer> {
+        Some(self.verdict(verdict)?.holds)
     }
 
     /// Its figure of a verdict.
-    pub(crate) fn figure(self, verdict: &str, figure: &Figure) -> Option<f64> {
-        let earlier = self.0?.verdicts.iter().find(|v| v.id == verdict)?;
+    pub(crate) fn figure(self, verdict: &Verdict, figure: &Figure) -> Option<f64> {
+        let earlier = self.verdict(verdict)?;
         let same = earlier.figures.iter().find(|f| f.name == figure.name)?;
         (same.unit == figure.unit)
             .then_some(same.cell.here)
@@ -227,6 +368,7 @@ impl<'a> Earlier<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::claims;
     use crate::outcome::Cell;
     use crate::unit::Unit;
 
@@ -253,6 +395,7 @@ mod tests {
     fn of_pace(line: [f64; 2]) -> Report {
         let report = serde_json::json!({
             "format": FORMAT, "version": "1", "made": "now", "quick": false,
+            "build": { "commit": "c", "compiler": "r", "profile": "p", "features": [] },
             "machine": {
                 "cpu": "some", "cpus": 2, "cpus_allowed": 2, "virtual_machine": false,
                 "kernel": "6", "memory_bytes": 1, "huge_pages": "", "shared_huge_pages": "",
@@ -288,6 +431,125 @@ mod tests {
                             the run began with 100 ns";
                 assert_eq!(shown.contains(each), says, "{shown}");
             }
+        }
+    }
+
+    /// A run in which each experiment finds such a ratio for one claim, and what was the matter
+    /// meanwhile: the line before and after it, and the processors that others took.
+    fn finding(found: &[(&str, f64, [f64; 2], Option<f64>)]) -> Report {
+        let mut report = of_pace([100e-9, 100e-9]);
+        let of = |&(name, ratio, line, others): &(&str, f64, [f64; 2], Option<f64>)| {
+            let estimate = claims::Estimate::exact(ratio);
+            let mut record = report.records[0].clone();
+            name.clone_into(&mut record.about.name);
+            (record.line_seconds, record.others) = (Some(line), others);
+            record.result = Ending::Done(Outcome {
+                verdicts: vec![
+                    claims::table::PAYS.verdict(&[estimate]),
+                    claims::table::MODEL_SHARES.verdict(&[]),
+                ],
+                ..Outcome::default()
+            });
+            record
+        };
+        report.records = found.iter().map(of).collect();
+        report.settle();
+        // What was settled once stays settled.
+        let once = report.clone();
+        report.settle();
+        assert_eq!(once, report);
+        report
+    }
+
+    fn verdicts(report: &Report, record: usize) -> &[Verdict] {
+        &report.records[record].outcome().unwrap().verdicts
+    }
+
+    const STEADY: [f64; 2] = [100e-9, 120e-9];
+
+    #[test]
+    fn beside_others_work_or_at_a_changed_pace_nothing_can_be_told() {
+        for (line, others, says) in [
+            (STEADY, Some(0.5), None),
+            (STEADY, None, None),
+            (STEADY, Some(0.51), Some("others took 0.51 processors")),
+            (
+                [100e-9, 151e-9],
+                Some(0.0),
+                Some("took 100 ns before the experiment and 151 ns"),
+            ),
+            (
+                [151e-9, 100e-9],
+                Some(0.0),
+                Some("took 151 ns before the experiment and 100 ns"),
+            ),
+        ] {
+            for (ratio, by_figures) in [(0.5, Answer::Holds), (2.0, Answer::DoesNotHold)] {
+                let report = finding(&[("pages", ratio, line, others)]);
+                let [judged, fit] = verdicts(&report, 0) else {
+                    panic!("two verdicts");
+                };
+                // What measurements do not decide they do not put in doubt.
+                assert_eq!((fit.holds, fit.doubts.len()), (Answer::Fit, 0));
+                assert_eq!(judged.by_figures, by_figures);
+                let text = crate::text::report(&report, None);
+                let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+                let page = crate::page::render(&report, None);
+                match says {
+                    None => assert_eq!(judged.holds, by_figures),
+                    Some(says) => {
+                        assert_eq!(judged.holds, Answer::CannotTell);
+                        let says = format!("By its figures: {}; but ", by_figures.name())
+                            + &{
+                                assert!(judged.doubts[0].contains(says), "{:?}", judged.doubts);
+                                judged.doubts[0].clone()
+                            };
+                        assert!(text.contains(&says), "{text}");
+                        assert!(page.contains(&says), "{page}");
+                    }
+                }
+                assert_eq!(page.contains("class=\"doubt\""), says.is_some());
+            }
+        }
+    }
+
+    #[test]
+    fn the_load_before_the_run_counts_where_the_system_does_not_tell_of_others() {
+        let mut report = finding(&[("pages", 0.5, STEADY, None)]);
+        report.machine.facts.load_before = 0.8;
+        report.settle();
+        assert_eq!(verdicts(&report, 0)[0].holds, Answer::CannotTell);
+        // It was before; where what others took meanwhile is known, that counts.
+        let mut report = finding(&[("pages", 0.5, STEADY, Some(0.1))]);
+        report.machine.facts.load_before = 0.8;
+        report.settle();
+        assert_eq!(verdicts(&report, 0)[0].holds, Answer::Holds);
+    }
+
+    #[test]
+    fn experiments_that_judge_one_claim_say_the_same() {
+        let quiet = Some(0.0);
+        let differ = [
+            ("pages", 0.5, STEADY, quiet),
+            ("breakdown", 2.0, STEADY, quiet),
+        ];
+        let report = finding(&differ);
+        for (record, other) in [(0, "breakdown"), (1, "pages")] {
+            let judged = &verdicts(&report, record)[0];
+            assert_eq!(judged.holds, Answer::CannotTell);
+            assert!(
+                judged.doubts[0].contains(&format!("`{other}`")),
+                "{:?}",
+                judged.doubts
+            );
+        }
+        let agree = [
+            ("pages", 0.5, STEADY, quiet),
+            ("breakdown", 0.6, STEADY, quiet),
+        ];
+        let report = finding(&agree);
+        for record in [0, 1] {
+            assert_eq!(verdicts(&report, record)[0].holds, Answer::Holds);
         }
     }
 

@@ -8,15 +8,17 @@ use std::time::Instant;
 use portolan_measure::cpus::{self, Cpus};
 use portolan_measure::out;
 
-use crate::args::{ListArgs, RunArgs};
+use crate::args::{ClaimsArgs, ListArgs, RunArgs};
+use crate::claims::table::ALL as ALL_CLAIMS;
 use crate::error::{LabError, Result};
 use crate::experiment::{Context, Experiment, Features};
 use crate::experiments::ALL;
 use crate::line;
+use crate::load::Watch;
 use crate::machine::{self, Machine};
 use crate::page;
 use crate::progress::Progress;
-use crate::report::{About, Ending, FORMAT, Record, Report};
+use crate::report::{About, Build, Ending, FORMAT, Record, Report, Stated};
 use crate::text;
 
 /// Where `run all` leaves its page unless told otherwise.
@@ -28,6 +30,16 @@ pub(crate) fn list(args: &ListArgs) -> Result<()> {
         out::print_json(&all)?;
     } else {
         out::print(&text::list(&all))?;
+    }
+    Ok(())
+}
+
+pub(crate) fn claims(args: &ClaimsArgs) -> Result<()> {
+    let all: Vec<Stated> = ALL_CLAIMS.iter().map(Stated::of).collect();
+    if args.json {
+        out::print_json(&all)?;
+    } else {
+        out::print(&text::claims(&all))?;
     }
     Ok(())
 }
@@ -102,6 +114,7 @@ fn measure(
     let mut report = Report {
         format: FORMAT,
         version: env!("CARGO_PKG_VERSION").to_owned(),
+        build: Build::this(),
         made: machine::now(),
         quick: args.quick,
         machine: Machine::look(&cpus),
@@ -110,6 +123,7 @@ fn measure(
     };
     for (done, experiment) in chosen.iter().enumerate() {
         report.records.push(record(experiment, &context));
+        report.settle();
         let to_come = chosen[done + 1..].iter();
         report.to_come = to_come
             .map(|experiment| experiment.name.to_owned())
@@ -123,6 +137,7 @@ fn measure(
 fn record(experiment: &Experiment, context: &Context<'_>) -> Record {
     context.progress.experiment(experiment.name);
     let before = pace(context);
+    let watch = Watch::start();
     let start = Instant::now();
     let lacking: Vec<String> = experiment
         .needs
@@ -141,12 +156,13 @@ fn record(experiment: &Experiment, context: &Context<'_>) -> Record {
         let why = lacking.join("; ");
         (Ending::LeftOut { why }, "left out")
     };
-    let took = start.elapsed();
+    let (took, others) = (start.elapsed(), watch.others());
     context.progress.done(experiment.name, took, how);
     Record {
         about: About::of(experiment),
         seconds: took.as_secs_f64(),
         line_seconds: before.zip(pace(context)).map(<[f64; 2]>::from),
+        others,
         result,
     }
 }

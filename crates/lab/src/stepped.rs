@@ -13,6 +13,7 @@
 use std::hint::black_box;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use portolan::rpc::{self, ClientOptions, ServerOptions};
 use portolan::{Deadline, Domain, Waiting};
@@ -28,10 +29,12 @@ use serde::{Deserialize, Serialize};
 use crate::calls::{MEETING, SERVICE, SMALL, WorkClient, WorkService, Worker};
 use crate::child;
 use crate::error::{LabError, Result};
-use crate::steps::{self, Locked, Signals, until};
+use crate::steps::{self, BURST, Locked, Signals, until};
 
 /// Calls whose server is stepped through, of each kind; the fewest instructions count.
 const CALLS: usize = 10;
+/// How long a call is given to reach a server that stands still.
+const ARRIVED: Duration = Duration::from_millis(2);
 /// Steps after which a server that has answered waits again.
 const SETTLED: u32 = 500;
 
@@ -54,7 +57,7 @@ struct Ready {
 #[derive(Debug, Serialize, Deserialize)]
 struct Go;
 
-/// Instructions of a signal's parts, each alone.
+/// Instructions of a signal's parts, each alone: of one signal of a burst, as they are timed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OfSignal {
     pub(crate) trap: f64,
@@ -88,13 +91,16 @@ pub(crate) fn signal() -> Result<Counted<OfSignal>> {
     });
     child.dismiss()?;
     Ok(
-        counted.map(|[_, trap, find, signal, take, insert, remove]| OfSignal {
-            trap,
-            find,
-            signal,
-            take,
-            insert,
-            remove,
+        counted.map(|[_, trap, find, signal, take, insert, remove]| {
+            let each = |burst: f64| burst / BURST as f64;
+            OfSignal {
+                trap,
+                find,
+                signal: each(signal),
+                take: each(take),
+                insert: each(insert),
+                remove: each(remove),
+            }
         }),
     )
 }
@@ -141,11 +147,13 @@ const DONE: usize = 16;
 /// Instead of a call's number.
 const OVER: u64 = u64::MAX;
 
-/// Steps through a server from when a call is ordered until it is back.
+/// Steps through a server from when a call has reached it until it is back. The server stands still
+/// until then: what it would look in vain, a step at a time, is no part of the call.
 fn served(mut stepper: Stepper, window: &Window) -> Counted<[f64; 2]> {
     let mut counts = [u64::MAX; 2];
     for number in 1..=2 * CALLS {
         window.word(GO).store(number as u64, Ordering::Release);
+        std::thread::sleep(ARRIVED);
         let open = || window.word(DONE).load(Ordering::Acquire) != number as u64;
         let count = stepper.count_while(open).map_err(refused)?;
         let fewest = &mut counts[(number - 1) % 2];
@@ -172,18 +180,16 @@ pub(crate) fn serve(brief: &Brief, control: &Control, descriptors: Vec<OwnedFd>)
 }
 
 fn be_signals(control: &Control) -> Result<()> {
-    let (mut signals, queue) = (Signals::new()?, Locked::new());
+    let (mut signals, mut queue) = (Signals::new()?, Locked::new());
     begin(control, 0)?;
     for _ in 0..ROUNDS {
         part(|| {});
         part(steps::trap);
         part(|| signals.to_nobody());
-        part(|| signals.push());
+        part(|| steps::signal_burst(&mut signals));
         part(|| signals.take());
-        part(|| queue.insert(7));
-        part(|| {
-            black_box(queue.remove());
-        });
+        part(|| steps::insert_burst(&mut queue));
+        part(|| steps::remove_burst(&mut queue));
     }
     Ok(())
 }

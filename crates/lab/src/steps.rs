@@ -138,21 +138,31 @@ pub(crate) fn bursts<T>(
     times.map(|times| median(times).unwrap_or(f64::NAN))
 }
 
+/// A burst of signals, each to a thread that is not waiting.
+pub(crate) fn signal_burst(signals: &mut Signals) {
+    (0..BURST).for_each(|_| signals.push());
+}
+
+/// A burst of addresses into the queue.
+pub(crate) fn insert_burst(queue: &mut Locked) {
+    (0..BURST).for_each(|address| queue.insert(address));
+}
+
+/// As many out of it.
+pub(crate) fn remove_burst(queue: &mut Locked) {
+    for _ in 0..BURST {
+        black_box(queue.remove());
+    }
+}
+
 /// [`bursts`] of signals.
 pub(crate) fn signalled(signals: &mut Signals, rounds: usize) -> [f64; 2] {
-    let put = |signals: &mut Signals| (0..BURST).for_each(|_| signals.push());
-    bursts(signals, rounds, put, Signals::take)
+    bursts(signals, rounds, signal_burst, Signals::take)
 }
 
 /// [`bursts`] of addresses.
 pub(crate) fn locked(queue: &mut Locked, rounds: usize) -> [f64; 2] {
-    let put = |queue: &mut Locked| (0..BURST).for_each(|address| queue.insert(address));
-    let take = |queue: &mut Locked| {
-        for _ in 0..BURST {
-            black_box(queue.remove());
-        }
-    };
-    bursts(queue, rounds, put, take)
+    bursts(queue, rounds, insert_burst, remove_burst)
 }
 
 /// What it takes to wake a sleeping thread of another processor: the call, and then the time

@@ -1,7 +1,8 @@
 //! Prints a report on a terminal.
 
+use crate::claims::UNTOLD;
 use crate::outcome::{Cell, Outcome, Table, Verdict};
-use crate::report::{self, About, Earlier, Ending, Record, Report};
+use crate::report::{self, About, Earlier, Ending, Record, Report, Stated};
 use crate::unit::Unit;
 
 /// Columns of a paragraph.
@@ -14,8 +15,31 @@ pub(crate) fn list(all: &[About]) -> String {
         .collect()
 }
 
+pub(crate) fn claims(all: &[Stated]) -> String {
+    let mut text = wrapped(UNTOLD);
+    let mut paper = "";
+    for claim in all {
+        if claim.paper != paper {
+            paper = claim.paper;
+            text += &format!("\n{}\n", wrapped(paper));
+        }
+        let words = format!("{}. {}. {}", claim.claim, claim.section, claim.rule);
+        text += &format!("{}\n{}\n", claim.id, wrapped(&words));
+    }
+    text
+}
+
 pub(crate) fn report(report: &Report, earlier: Option<&Report>) -> String {
-    let mut text = format!("{}\n{}\n", report.machine, report.made);
+    let build = &report.build;
+    let mut text = format!(
+        "{}\n{}; commit {}; {}, {}; features: {}\n",
+        report.machine,
+        report.made,
+        build.commit,
+        build.compiler,
+        build.profile,
+        build.features()
+    );
     if report.quick {
         text += &wrapped(report::QUICK);
     }
@@ -25,6 +49,7 @@ pub(crate) fn report(report: &Report, earlier: Option<&Report>) -> String {
     for said in [report.unfinished(), report.pace()].into_iter().flatten() {
         text += &wrapped(&said);
     }
+    text += &wrapped(UNTOLD);
     for record in &report.records {
         let earlier = Earlier::of(earlier, &record.about.name);
         let pace = report.pace_of(record);
@@ -104,24 +129,44 @@ fn table(table: &Table, earlier: Earlier<'_>) -> String {
 
 fn verdict(verdict: &Verdict, earlier: Earlier<'_>) -> String {
     let Verdict {
-        claim,
         holds,
+        rule,
         paragraph,
         ..
     } = verdict;
-    let then = earlier.answer(&verdict.id).map(|answer| {
+    let then = earlier.answer(verdict).map(|answer| {
         let figures = verdict.figures.iter().filter_map(|figure| {
-            let then = earlier.figure(&verdict.id, figure)?;
+            let then = earlier.figure(verdict, figure)?;
             Some(format!("{} {}", figure.name, figure.unit.show(then)))
         });
         let figures: Vec<String> = figures.collect();
         format!(" (Earlier: {}; {}.)", answer.name(), figures.join(", "))
     });
     let then = then.unwrap_or_default();
+    let doubt = verdict
+        .doubt()
+        .map_or_else(String::new, |doubt| doubt + " ");
+    let figures: Vec<String> = verdict
+        .figures
+        .iter()
+        .filter_map(|figure| {
+            let here = figure.cell.show(figure.unit);
+            let paper = figure.cell.paper.map(|paper| figure.unit.quote(paper));
+            let paper = paper.map(|paper| format!("paper {paper}"));
+            let both: Vec<String> = here.into_iter().chain(paper).collect();
+            (!both.is_empty()).then(|| format!("{}: {}", figure.name, both.join(", ")))
+        })
+        .collect();
+    let figures = if figures.is_empty() {
+        String::new()
+    } else {
+        wrapped(&format!("({}.)", figures.join("; ")))
+    };
     wrapped(&format!(
-        "{}: {claim}. {paragraph}{then}",
-        holds.name().to_uppercase()
-    ))
+        "{}: {}. {doubt}{paragraph} {rule}{then}",
+        holds.name().to_uppercase(),
+        verdict.title()
+    )) + &figures
 }
 
 /// The first two columns to the left, the others to the right.

@@ -217,6 +217,56 @@ fn the_list_names_every_experiment_once() {
 }
 
 #[test]
+fn the_claims_are_listed_with_their_rules() {
+    let all = report(&lab(&["claims", "--json"]));
+    let all = all.as_array().unwrap();
+    let gain = all.iter().find(|claim| claim["id"] == "gain").unwrap();
+    assert!(
+        gain["rule"]
+            .as_str()
+            .unwrap()
+            .contains("from 6.3 % to 18.9 %"),
+        "{gain}"
+    );
+    assert!(
+        gain["paper"]
+            .as_str()
+            .unwrap()
+            .starts_with("Tzou, Anderson")
+    );
+    let text = String::from_utf8(lab(&["claims"]).stdout).unwrap();
+    for claim in all {
+        let id = claim["id"].as_str().unwrap();
+        assert!(text.lines().any(|line| line == id), "{id}");
+    }
+    let fit = all
+        .iter()
+        .find(|claim| claim["id"] == "model-shares")
+        .unwrap();
+    assert!(
+        fit["rule"].as_str().unwrap().contains("were chosen"),
+        "{fit}"
+    );
+}
+
+#[test]
+fn a_report_says_of_what_it_was_built() {
+    let report = report(&lab(&["run", "machine", "--quick", "--json"]));
+    let build = &report["build"];
+    assert!(
+        build["compiler"].as_str().unwrap().starts_with("rustc "),
+        "{build}"
+    );
+    assert!(!build["commit"].as_str().unwrap().is_empty(), "{build}");
+    let features = build["features"].as_array().unwrap();
+    let probes = features.iter().any(|feature| feature == "probes");
+    assert_eq!(probes, cfg!(feature = "probes"));
+    let text = String::from_utf8(lab(&["run", "machine", "--quick"]).stdout).unwrap();
+    let said = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(said.contains(build["compiler"].as_str().unwrap()), "{text}");
+}
+
+#[test]
 #[cfg(not(feature = "probes"))]
 fn the_breakdown_needs_a_build_with_probes() {
     let report = report(&lab(&["run", "breakdown", "--quick", "--json"]));
@@ -261,7 +311,12 @@ fn ablations_have_each_thing_with_and_without() {
     }
     let verdicts = outcome["verdicts"].as_array().unwrap();
     assert_eq!(verdicts.len(), if guarded { 2 } else { 1 });
-    assert_eq!(verdicts[0]["id"], "structure-pays-trusted");
+    for (verdict, of) in verdicts.iter().zip(["trusted", "guarded"]) {
+        assert_eq!(
+            (&verdict["id"], &verdict["of"]),
+            (&"structure-pays".into(), &of.into())
+        );
+    }
 }
 
 #[test]

@@ -1,12 +1,12 @@
 //! What the experiments of the paper on memory-based messaging find, in their quick size:
 //! structure, never a time.
 
-#[allow(dead_code, reason = "each test program uses some of it")]
 mod support;
 
 use serde_json::Value;
 use support::{
-    array, cell, figure, figures_are_sound, follows_from, quick, rows, table, verdict, why_left_out,
+    array, at_least, at_most, cell, figure, figures_are_sound, follows_from, quick, rows, table,
+    verdict, why_left_out,
 };
 
 /// This machine's second processor, without which there is no delivery to another one.
@@ -39,8 +39,25 @@ fn the_model_is_the_papers_and_runs_with_our_parameters() {
             assert!(is_near(cell, expected, 0.03), "{row}, {column}: {cell}");
         }
     }
-    assert_eq!(verdict(&outcome, "model-shares")["holds"], "holds");
-    assert_eq!(verdict(&outcome, "model-null-rpc")["holds"], "holds");
+    // What follows from the model's constants is no finding.
+    for (id, answer) in [
+        ("model-shares", "fit"),
+        ("model-null-rpc", "model"),
+        ("rises-with-distance", "model"),
+        ("rises-with-speed", "model"),
+        ("rises-over-a-link", "model"),
+    ] {
+        assert_eq!(verdict(&outcome, id)["holds"], answer, "{id}");
+    }
+    let fit = verdict(&outcome, "model-shares")["paragraph"]
+        .as_str()
+        .unwrap();
+    assert!(
+        fit.contains("Fitted was") && fit.contains("it gives 50/47/3"),
+        "{fit}"
+    );
+    let most = verdict(&outcome, "signals-most");
+    follows_from(most, "address-valued signals, near", at_least(0.5));
     // Figure 6 rises, and stays within three to five.
     let plots = array(&outcome["plots"]);
     assert_eq!(plots.len(), 3);
@@ -105,10 +122,12 @@ fn set_up_has_every_step_and_the_calls_that_pay_for_it() {
     let needed = cell(calls, "a channel of 64 KiB", "calls until 10 %, asleep");
     assert_eq!(needed["paper"].as_f64().unwrap().round(), 432.0);
     let client = "a client of a server in another process";
-    let figure = figure(
-        verdict(&outcome, "calls-to-amortise"),
-        "calls until 10 %, client",
-    );
+    let amortised = verdict(&outcome, "calls-to-amortise");
+    // Judged is the sum of Table 3's steps; a whole client stands beside it.
+    let steps = "calls until 10 %, channel";
+    assert_eq!(figure(amortised, steps)["here"], needed["here"]);
+    follows_from(amortised, steps, at_least(100.0));
+    let figure = figure(amortised, "calls until 10 %, client");
     let shown = cell(calls, client, "calls until 10 %, asleep");
     assert_eq!(figure["here"], shown["here"]);
     let polls = cell(calls, client, "calls until 10 %, polling");
@@ -123,7 +142,7 @@ fn calls_stand_beside_other_systems_and_the_papers() {
     let ways: &[&str] = if alone() {
         &["rpc-asleep"]
     } else {
-        &["rpc-asleep", "rpc-polling"]
+        &["rpc-asleep", "rpc-asleep-apart", "rpc-polling"]
     };
     for way in ways {
         let table = table(&outcome, way).unwrap();
@@ -147,11 +166,28 @@ fn calls_stand_beside_other_systems_and_the_papers() {
     ] {
         assert_eq!(cell(components, row, "a call")["paper"], paper, "{row}");
     }
-    let faster = verdict(&outcome, "faster-than-copying");
-    follows_from(faster, "asleep, to the fastest that copies", 1.0);
+    let faster = verdict(&outcome, "rpc-faster-than-copying");
+    follows_from(faster, "asleep, to the fastest that copies", at_most(1.0));
     beside_software_only(&outcome);
     let transport = verdict(&outcome, "transport-insignificant");
-    follows_from(transport, "asleep, to a request", 1.1);
+    let bare = "asleep, to one without checksum and timer";
+    follows_from(transport, bare, at_most(1.1));
+    assert_eq!(figure(transport, bare)["paper"], 1.08);
+    let marshalling = verdict(&outcome, "mostly-marshalling");
+    let share = figure(marshalling, "marshalling, of a call without its lines");
+    assert_eq!(share["paper"], 0.57143);
+    if !alone() {
+        // Of the whole call: the two copies are in it, and more.
+        let of = |name| figure(marshalling, name)["here"].as_f64().unwrap();
+        let copies = of("marshalling and unmarshalling, both ways");
+        let whole = of("a call without its lines");
+        if let Some(share) = share["here"].as_f64() {
+            assert!(
+                (share - copies / whole).abs() < 1e-3 * share.abs(),
+                "{marshalling}"
+            );
+        }
+    }
     let peers = [
         "iceoryx2, publish/subscribe",
         "iceoryx2, request/response",
@@ -186,13 +222,14 @@ fn beside_software_only(outcome: &Value) {
     let time = "32 B there and back";
     let times = "software only, to it";
     let printed = |row, column| cell(software, row, column)["paper"].as_f64().unwrap();
-    assert_eq!(printed("calls, polling", time), 47e-6);
-    assert!((printed("calls, polling", times) - 2.6).abs() < 0.05);
-    let far = "calls, between processors that share no cache";
+    let upcall = "signals by upcall, without a queue or a transport";
+    assert_eq!(printed(upcall, time), 47e-6);
+    assert!((printed(upcall, times) - 2.6).abs() < 0.05);
+    let far = "signals by upcall, between processors that share no cache";
     assert!((printed(far, times) - 14.6).abs() < 0.05);
     for row in [
         "calls, polling",
-        "signals by upcall, without a queue or a transport",
+        upcall,
         "software only: locked queue, system call, upcall",
     ] {
         for column in [time, times] {
@@ -200,17 +237,15 @@ fn beside_software_only(outcome: &Value) {
             assert!(here.as_f64().is_some_and(|t| t > 0.0), "{row}, {column}");
         }
     }
-    let near = printed("calls, polling", times);
-    let slower = verdict(outcome, "software-slower");
-    let ratio = &figure(slower, "software only, to a call that polls")["range"];
-    let expected = if ratio[0].as_f64().unwrap() > near {
-        "holds"
-    } else if ratio[1].as_f64().unwrap() < near {
-        "does not hold"
-    } else {
-        "cannot tell"
-    };
-    assert_eq!(slower["holds"], expected, "{slower}");
+    // Interrupts against interrupts.
+    let near = verdict(outcome, "software-slower-near");
+    follows_from(near, "software only, to upcalls, near", at_least(2.6));
+    assert_eq!(
+        figure(near, "software only, to upcalls, near")["here"],
+        cell(software, upcall, times)["here"]
+    );
+    let far = verdict(outcome, "software-slower-far");
+    follows_from(far, "software only, to upcalls, far", at_least(14.6));
     let Some(instructions) = table(outcome, "rpc-instructions") else {
         assert!(why_left_out(outcome, "instructions of a call").contains("step"));
         return;
@@ -300,6 +335,23 @@ fn another_thread_is_told_by_component_by_line_and_with_many_clients() {
         }
     }
     let halved = verdict(&outcome, "half-of-software");
-    follows_from(halved, "upcall, to software only", 0.5);
-    follows_from(verdict(&outcome, "fewer-lines"), "stamp, to a ring", 1.0);
+    follows_from(halved, "upcall, to software only", at_most(0.5));
+    // The channel, not a bare line.
+    let fewer = verdict(&outcome, "fewer-lines");
+    let channel = "time of a message, channel to a ring";
+    follows_from(fewer, channel, at_most(1.0));
+    let ring = cell(lines, "ring with two indices", "one way")["here"].as_f64();
+    assert!(ring.is_some() && figure(fewer, channel)["here"].is_f64());
+    let columns = array(&lines["columns"]);
+    assert!(
+        columns
+            .iter()
+            .any(|c| c["name"] == "lines, counted by hand")
+    );
+    // Against what the paper has instead, with a hundred clients as with a thousand.
+    let many = verdict(&outcome, "polling-many-clients");
+    for clients in ["100", "1,000"] {
+        let name = format!("{clients} clients, a place each to one FIFO");
+        assert!(figure(many, &name)["here"].is_f64(), "{many}");
+    }
 }

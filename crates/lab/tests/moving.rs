@@ -3,11 +3,10 @@
 //!
 //! Experiments run in their quick size; what is checked is structure, never a time.
 
-#[allow(dead_code, reason = "each test program uses some of it")]
 mod support;
 
 use serde_json::Value;
-use support::{array, cell, figure, quick, rows, table, verdict, why_left_out};
+use support::{array, cell, figure, quick, rows, table, verdict, verdict_of, why_left_out};
 
 /// Our figure in a cell.
 fn here(cell: &Value) -> f64 {
@@ -30,11 +29,15 @@ fn within(one: f64, other: f64, of: f64) {
     assert!(close || (one.is_nan() && other.is_nan()), "{one} {other}");
 }
 
-/// What a verdict must say if it holds where `holds`. One that cannot be told is let be.
+/// What the figures must say if the claim holds where `holds`. One that cannot be told is let be.
 fn says(verdict: &Value, holds: bool) {
     let expected = if holds { "holds" } else { "does not hold" };
-    let answer = verdict["holds"].as_str().unwrap();
+    let answer = verdict["by_figures"].as_str().unwrap();
     assert!([expected, "cannot tell"].contains(&answer), "{verdict}");
+}
+
+fn two_processors() -> bool {
+    portolan_sys::machine::cpus_allowed().len() > 1
 }
 
 #[test]
@@ -84,6 +87,13 @@ fn tables_1_and_2_have_every_place_of_the_papers() {
         }
         assert_eq!(names(table).last(), Some(&"64 MiB"));
     }
+    // The papers' rounds are asleep on one processor; those that poll stand beside them.
+    let polling = table(&outcome, "table-1-polling");
+    assert_eq!(polling.is_some(), two_processors());
+    if let Some(polling) = polling {
+        let cell = cell(polling, "64 KiB", "64 KiB");
+        assert!(here(cell) > 0.0 && cell["paper"].is_null(), "{cell}");
+    }
 }
 
 #[test]
@@ -93,10 +103,10 @@ fn verdicts_of_tables_1_and_2_follow_from_them() {
     let whole = |id| at(id, "64 KiB", "64 KiB");
 
     let gain = verdict(&outcome, "gain");
-    let found = here(figure(gain, "8 extents of 8 KiB"));
+    let found = here(figure(gain, "gain"));
     let ratio = whole("table-2") / whole("table-1");
     within(found, 1.0 - ratio, 1.0 + ratio);
-    says(gain, found > 0.0);
+    says(gain, (0.063..=0.189).contains(&found));
     let gains = table(&outcome, "gain").unwrap();
     about(
         here(cell(gains, "64 KiB in extents of 8 KiB", "gain")),
@@ -108,19 +118,24 @@ fn verdicts_of_tables_1_and_2_follow_from_them() {
     assert!((paper - 0.126).abs() < 1e-3);
 
     let share = verdict(&outcome, "data-dominates");
-    let found = here(figure(share, "share at 64 KiB"));
+    let found = figure(share, "share of data movement, 64 KiB");
     let ratio = at("table-1", "nothing", "0 B") / whole("table-1");
-    within(found, 1.0 - ratio, 1.0 + ratio);
-    says(share, found > 0.5);
+    within(here(found), 1.0 - ratio, 1.0 + ratio);
+    // By the paper's own table: 957 of 3,026.
+    assert_eq!(found["paper"], 0.68374);
+    let grown = here(figure(share, "that share, to the one of 8 KiB"));
+    if grown.is_finite() {
+        says(share, here(found) >= 0.5 && grown >= 1.0);
+    }
 
     let only = verdict(&outcome, "only-when-all");
-    let as_said = here(figure(only, "as in the paper"));
-    assert_eq!(here(figure(only, "places")), 14.0);
+    let as_said = here(figure(only, "places of the tables, of 14, where it is so"));
     says(only, as_said == 14.0);
 
     let linear = verdict(&outcome, "linear");
     let curves = array(&linear["figures"]).iter().map(|f| here(&f["cell"]));
     says(linear, curves.fold(0.0, f64::max) <= 0.1);
+    assert_eq!(array(&linear["figures"]).len(), 3);
     for curve in array(&linear["figures"]) {
         // The paper's own tables are straight.
         assert!(curve["cell"]["paper"].as_f64().unwrap() < 0.05, "{curve}");
@@ -161,24 +176,29 @@ fn table_3_has_first_and_later_pages_and_n() {
         dearer,
         one.abs() + more.abs(),
     );
-    says(first, dearer < at("copy once", "first page"));
+    let ratio = here(figure(first, "first page to a later one"));
+    if ratio.is_finite() {
+        about(ratio, one / more);
+        says(first, ratio <= 1.15);
+    } else {
+        assert_eq!(first["by_figures"], "cannot tell");
+    }
 
     let pays = verdict(&outcome, "pays-from-one-page");
     about(here(figure(pays, "guarded")), at(accessed, "first page"));
     says(
         pays,
-        at(accessed, "first page") < at("copy once", "first page"),
+        at(accessed, "first page") <= at("copy once", "first page"),
     );
 
-    let three_times = verdict(&outcome, "three-times");
-    let n = figure(three_times, "N");
+    let lazy = verdict(&outcome, "lazy");
+    let n = figure(lazy, "N, saved to wasted");
     if let Some(n) = n["here"].as_f64() {
-        let [saved, wasted] = ["saved", "wasted"].map(|name| here(figure(three_times, name)));
+        let [saved, wasted] = ["saved", "wasted"].map(|name| here(figure(lazy, name)));
         about(n, saved / wasted);
-        says(three_times, (2.0..=4.0).contains(&n));
+        says(lazy, (2.0..=4.0).contains(&n));
     } else {
-        // Without an N it does not hold, or cannot be told.
-        says(three_times, false);
+        assert_eq!(lazy["by_figures"], "cannot tell");
     }
     assert!((n["paper"].as_f64().unwrap() - 113.0 / 47.0).abs() < 1e-3);
 }
@@ -222,19 +242,33 @@ fn figures_cross_where_their_points_do() {
     let rate = |row| here(cell(throughput, row, "64 KiB"));
     let magnitude = verdict(&outcome, "order-of-magnitude");
     let tenfold = rate("on demand, not accessed") / rate("copy once");
-    about(here(figure(magnitude, "64 KiB, not accessed")), tenfold);
-    says(magnitude, tenfold >= 10.0);
-    let claim = verdict(&outcome, "throughput");
-    let moved = rate("on demand, not accessed").min(rate("by receive, all accessed"));
-    says(claim, moved > rate("copy once"));
-    let crossover = verdict(&outcome, "crossover");
-    let factors = ["4 KiB pages", "2 MiB pages"].map(|pages| {
+    about(
         here(figure(
-            crossover,
-            &format!("one copy against moving, {pages}"),
-        ))
-    });
-    says(crossover, factors.into_iter().all(|factor| factor >= 2.0));
+            magnitude,
+            "one copy of 64 KiB, to a message that is not accessed",
+        )),
+        tenfold,
+    );
+    says(magnitude, tenfold >= 10.0);
+    let [unread, read] = ["on demand, not accessed", "by receive, all accessed"].map(rate);
+    says(
+        verdict(&outcome, "throughput"),
+        unread >= 39e6 && read >= 24.8e6,
+    );
+    says(verdict(&outcome, "more-than-30"), unread >= 30e6);
+    // Two sentences, two verdicts; and one for each size of page.
+    let faster = |of: &str| verdict_of(&outcome, "faster-than-copying", of).clone();
+    let ratio = "copying, to moving what is all accessed";
+    let small = faster("64 KiB on 4 KiB pages");
+    about(here(figure(&small, ratio)), read / rate("copy once"));
+    for (pages, id) in [("4 KiB pages", "small"), ("2 MiB pages", "huge")] {
+        let verdict = faster(&format!("8 MiB on {pages}"));
+        let points = table(&outcome, &format!("latency-{id}-hot")).unwrap();
+        let of = |curve| here(cell(points, "8 MiB", curve));
+        let factor = of("copy once") / of("by receive, all accessed");
+        about(here(figure(&verdict, ratio)), factor);
+        says(&verdict, factor >= 2.0);
+    }
 }
 
 #[test]
@@ -245,20 +279,27 @@ fn figures_are_drawn_beside_the_papers() {
         .iter()
         .map(|plot| plot["id"].as_str().unwrap())
         .collect();
-    let expected = [
+    let mut expected: Vec<String> = [
         "figure-3-small-hot",
         "figure-3-small-cold",
         "figure-4-small",
         "figure-3-huge-hot",
         "figure-3-huge-cold",
         "figure-4-huge",
-    ];
+    ]
+    .map(String::from)
+    .into();
+    if two_processors() {
+        let polling: Vec<String> = expected.iter().map(|id| format!("{id}-polling")).collect();
+        expected.extend(polling);
+    }
     assert_eq!(ids, expected);
     for plot in plots {
         let series = array(&plot["series"]);
         let of = |origin: &str| series.iter().filter(|s| s["origin"] == origin).count();
         let papers = plot["id"].as_str().unwrap().contains("small")
-            && !plot["id"].as_str().unwrap().contains("cold");
+            && !plot["id"].as_str().unwrap().contains("cold")
+            && !plot["id"].as_str().unwrap().contains("polling");
         assert_eq!((of("here"), of("paper")), (6, if papers { 5 } else { 0 }));
         for series in series {
             assert!(array(&series["points"]).len() >= 2, "{series}");
@@ -284,7 +325,7 @@ fn without_guards_what_is_left_is_trusted_and_copied() {
         let table = table(&outcome, id).unwrap();
         assert!(here(cell(table, row, column)).is_finite(), "{experiment}");
         for verdict in array(&outcome["verdicts"]) {
-            assert_eq!(verdict["holds"], "cannot tell", "{verdict}");
+            assert_eq!(verdict["by_figures"], "cannot tell", "{verdict}");
         }
     }
 }

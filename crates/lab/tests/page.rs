@@ -69,7 +69,10 @@ fn a_run_leaves_one_page_with_everything_in_it() {
             ("verdicts", "strong", "claim"),
         ] {
             for shown in array(outcome, key) {
-                let says = shown[says].as_str().unwrap().to_owned();
+                let mut says = shown[says].as_str().unwrap().to_owned();
+                if let Some(of) = shown["of"].as_str() {
+                    says += &format!(" ({of})");
+                }
                 assert!(elements(tag).contains(&says), "{name} shows no {says:?}");
             }
         }
@@ -97,6 +100,15 @@ fn a_run_leaves_one_page_with_everything_in_it() {
         );
     }
 
+    one_claim_has_one_rule(&report);
+    for says in ["here / paper", "data-name=", "@media (max-width:34rem)"] {
+        assert!(page.contains(says), "{says}");
+    }
+    for fact in ["commit", "compiler"] {
+        let fact = report["build"][fact].as_str().unwrap();
+        assert!(page.contains(fact), "{fact}");
+    }
+
     // A later run shows this one beside itself.
     let earlier = out.join("report.json");
     let arguments = ["machine", "--compare", earlier.to_str().unwrap()];
@@ -108,6 +120,36 @@ fn a_run_leaves_one_page_with_everything_in_it() {
     assert!(page.contains("a quick run of "));
     assert!(report.get("to_come").is_none() && !page.contains("not finished"));
     refers_to_nothing(&self::parsed(&page));
+}
+
+/// Whatever experiment judges a claim does it by the rule that the list of claims has, and all
+/// that are sure of it say the same.
+fn one_claim_has_one_rule(report: &Value) {
+    let listed = Command::new(env!("CARGO_BIN_EXE_portolan-lab"))
+        .args(["claims", "--json"])
+        .output()
+        .unwrap();
+    let listed: Value = serde_json::from_slice(&listed.stdout).unwrap();
+    let records = report["records"].as_array().unwrap().iter();
+    let verdicts: Vec<&Value> = records
+        .filter_map(|record| record["result"]["done"]["verdicts"].as_array())
+        .flatten()
+        .collect();
+    assert!(verdicts.len() > 30);
+    for verdict in &verdicts {
+        let claims = listed.as_array().unwrap();
+        let claim = claims.iter().find(|claim| claim["id"] == verdict["id"]);
+        let claim = claim.unwrap_or_else(|| panic!("no such claim: {verdict}"));
+        for key in ["claim", "rule", "paper", "section"] {
+            assert_eq!(claim[key], verdict[key], "{verdict}");
+        }
+        let same = verdicts
+            .iter()
+            .filter(|v| v["id"] == verdict["id"] && v["of"] == verdict["of"]);
+        let sure = |v: &&&Value| v["holds"] != "cannot tell";
+        let answers: Vec<&Value> = same.filter(sure).map(|v| &v["holds"]).collect();
+        assert!(answers.windows(2).all(|two| two[0] == two[1]), "{verdict}");
+    }
 }
 
 /// No script, and no address but of a place within the page.

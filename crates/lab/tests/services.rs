@@ -6,8 +6,8 @@
 mod support;
 
 use support::{
-    array, cell, figure, figures_are_sound, follows_from, lab, quick, rows, table, verdict,
-    why_left_out,
+    array, at_least, at_most, cell, figures_are_sound, follows_from, lab, quick, rows, table,
+    verdict, why_left_out,
 };
 
 #[test]
@@ -28,7 +28,7 @@ fn a_chain_has_every_length_for_every_carrier() {
             ]
         );
         for row in rows(table) {
-            for column in ["no forwarder", "1", "2", "3", "4", "each forwarder"] {
+            for column in ["no forwarder", "1", "2", "3", "4", "each further one"] {
                 assert!(cell(table, row, column)["here"].is_f64(), "{row}, {column}");
             }
         }
@@ -39,9 +39,11 @@ fn a_chain_has_every_length_for_every_carrier() {
         }
     }
     let amplified = verdict(&outcome, "copying-amplified");
-    follows_from(amplified, "2 MiB, guarded less copied", 0.0);
+    let more = "2 MiB, a further forwarder: moved less copied";
+    follows_from(amplified, more, at_most(0.0));
     let hint = verdict(&outcome, "forwarders-pass-false");
-    follows_from(hint, "64 KiB, closed less opened", 0.0);
+    let more = "64 KiB, a further forwarder: closed less opened";
+    follows_from(hint, more, at_most(0.0));
 }
 
 #[test]
@@ -51,7 +53,7 @@ fn a_chain_without_guarded_domains_hands_over_and_copies() {
     let table = table(&outcome, "chain-64k").unwrap();
     assert_eq!(rows(table), ["trusted", "pipes", "unix sockets"]);
     assert_eq!(
-        verdict(&outcome, "copying-amplified")["holds"],
+        verdict(&outcome, "copying-amplified")["by_figures"],
         "cannot tell"
     );
 }
@@ -82,7 +84,8 @@ fn a_neighbour_is_measured_beside_moving_and_copying() {
     let note = beside["note"].as_str().unwrap();
     assert!(note.contains("the neighbour"), "{note}");
     let slows = verdict(&outcome, "copying-slows-neighbours");
-    follows_from(slows, "beside moving to beside copying", 1.0);
+    let ratio = "neighbour beside moving, to beside copying";
+    follows_from(slows, ratio, at_most(1.0));
 
     let siblings = table(&outcome, "siblings").unwrap();
     assert_eq!(
@@ -99,15 +102,11 @@ fn a_neighbour_is_measured_beside_moving_and_copying() {
     }
     // The claim is that it takes more.
     let beside = verdict(&outcome, "unmapping-beside-siblings");
-    let ratio = &figure(beside, "guarded, 8 KiB, 7 siblings to none")["range"];
-    let expected = if ratio[0].as_f64().unwrap() > 1.0 {
-        "holds"
-    } else if ratio[1].as_f64().unwrap() < 1.0 {
-        "does not hold"
-    } else {
-        "cannot tell"
-    };
-    assert_eq!(beside["holds"], expected, "{beside}");
+    let ratio = "guarded, 8 KiB, 7 busy siblings to none";
+    follows_from(beside, ratio, at_least(1.1));
+    // And what the paper has against it is not here.
+    let asynchronous = verdict(&outcome, "asynchronous-unmapping");
+    assert_eq!(asynchronous["holds"], "not built");
 }
 
 #[test]

@@ -9,6 +9,7 @@ use portolan::{
 
 use portolan_measure::sampler::{clock_cost, median};
 
+use crate::claims::{self, Estimate, table};
 use crate::clock::{self, Timed};
 use crate::error::{LabError, Result};
 use crate::experiment::{Context, DASH, Experiment, Need, Source};
@@ -159,51 +160,42 @@ fn run(context: &Context<'_>) -> Result<Outcome> {
 /// Whether the ground on which the paper builds is still there; copies and guard pairs of a
 /// page and of a huge page.
 fn verdict([copy, huge]: [&Timed; 2], pairs: &[Timed]) -> Verdict {
-    let ratio = |copy: &Timed, pair: Option<&Timed>| Some(copy.median() / pair?.median());
-    let ratios = [ratio(copy, pairs.first()), ratio(huge, pairs.get(1))];
-    let holds = pairs.first().zip(ratios[0]);
-    let holds = holds.and_then(|(pair, ratio)| copy.clear_of(pair).then_some(ratio > 1.0));
-    let paper = paper::COPY / paper::UPDATE;
-    let paragraph = match (pairs, ratios) {
-        ([pair, _], [Some(small), Some(large)]) => format!(
-            "Copying 8 KiB that are in cache takes {} here, closing and opening them {}: the copy \
-             takes {} as long, where the paper's ratio is {}. For a huge page the ratio is {}. It \
-             holds if copying 8 KiB takes longer than the guard pair, and cannot be told where \
-             the middle halves of the measurements meet.",
+    let pair = |at: usize| pairs.get(at).and_then(claims::timed);
+    let small = claims::ratio(claims::timed(copy), pair(0));
+    let large = claims::ratio(claims::timed(huge), pair(1));
+    let paragraph = if pairs.is_empty() {
+        "There is no guard on this machine to hold a copy against.".to_owned()
+    } else {
+        format!(
+            "Copying 8 KiB that are in cache takes {}, closing and opening them {}: the copy takes \
+             {} of that. For a huge page it takes {}.",
             Unit::Seconds.show(copy.median()),
-            Unit::Seconds.show(pair.median()),
-            Unit::Times.show(small),
-            Unit::Times.quote(paper),
-            Unit::Times.show(large),
-        ),
-        _ => "There is no guard on this machine to hold a copy against.".to_owned(),
+            claims::shown(pair(0), Unit::Seconds),
+            claims::shown(small, Unit::Times),
+            claims::shown(large, Unit::Times),
+        )
     };
-    let pair = pairs.first().map_or_else(Cell::default, Timed::cell);
-    let [small, large] = ratios.map(|ratio| ratio.map_or_else(Cell::default, Cell::here));
+    let cell = |estimate: Option<Estimate>| estimate.map_or_else(Cell::default, Estimate::cell);
     let rate = PAGE as f64 / copy.median();
-    Verdict::new(
-        "copy-against-guard",
-        "Copying a page takes far longer than updating its page table entry",
-        holds,
-    )
-    .because(paragraph)
-    .figure(
-        "copy of 8 KiB",
-        Unit::Seconds,
-        copy.cell().beside(paper::COPY),
-    )
-    .figure(
-        "copying",
-        Unit::BytesPerSecond,
-        Cell::here(rate).beside(PAGE as f64 / paper::COPY),
-    )
-    .figure(
-        "guard pair, 8 KiB",
-        Unit::Seconds,
-        pair.beside(paper::UPDATE),
-    )
-    .figure("copy against guard", Unit::Times, small.beside(paper))
-    .figure("the same for a huge page", Unit::Times, large)
+    table::COPY_AGAINST_GUARD
+        .verdict(&[small])
+        .because(paragraph)
+        .figure(
+            "copy of 8 KiB",
+            Unit::Seconds,
+            copy.cell().beside(paper::COPY),
+        )
+        .figure(
+            "copying",
+            Unit::BytesPerSecond,
+            Cell::here(rate).beside(PAGE as f64 / paper::COPY),
+        )
+        .figure(
+            "guard pair, 8 KiB",
+            Unit::Seconds,
+            cell(pair(0)).beside(paper::UPDATE),
+        )
+        .figure("the same for a huge page", Unit::Times, cell(large))
 }
 
 #[inline(never)]

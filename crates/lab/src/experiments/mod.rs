@@ -14,7 +14,7 @@ mod signals;
 mod table4;
 mod table5;
 mod tables;
-mod update;
+pub(crate) mod update;
 
 use crate::experiment::Experiment;
 

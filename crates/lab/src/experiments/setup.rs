@@ -7,10 +7,11 @@ use portolan::{Domain, WaitSet};
 use portolan_measure::sampler::{clock_cost, median};
 
 use crate::calls::{Called, Calls, Service};
+use crate::claims::{self, table};
 use crate::clock::Timed;
 use crate::error::{LabError, Result};
 use crate::experiment::{Context, Experiment, MBM, Need, Source};
-use crate::lanes::{Beside, criterion, figure};
+use crate::lanes::{Beside, figure};
 use crate::outcome::{Cell, Outcome, Table, Verdict};
 use crate::unit::Unit;
 
@@ -49,8 +50,6 @@ const STEPS: [&str; 6] = ["create", "bind", "enable", "disable", "unbind", "rele
 const DISABLE: usize = 3;
 /// The part of the time of calls that set-up may take.
 const PART: f64 = 0.1;
-/// From so many calls on it is a significant number.
-const SIGNIFICANT: f64 = 100.0;
 
 /// Channels: the column's name, and units of a cache line.
 const SIZES: [(&str, u64); 2] = [("channel of 64 KiB", 1024), ("channel of 4 KiB", 64)];
@@ -285,44 +284,30 @@ const CHANNEL: &str = "a channel of 64 KiB";
 const CLIENT: &str = "a client of a server in another process";
 
 fn amortised(found: &[Slice]) -> Verdict {
-    let ratio = |setup: fn(&Slice) -> f64| {
+    let needed = |setup: fn(&Slice) -> f64, way: usize| {
         let setups: Vec<f64> = found.iter().map(setup).collect();
         let tenths: Vec<f64> = found
             .iter()
-            .map(|slice| PART * slice.calls[0].unwrap_or(f64::NAN))
+            .map(|slice| PART * slice.calls[way].unwrap_or(f64::NAN))
             .collect();
         Beside::ratio(&setups, &tenths)
     };
-    let (channel, client) = (ratio(Slice::channel), ratio(Slice::client));
-    let paper = calls_needed(paper::CONNECTION, paper::CALL);
-    let calls = |ratio: Option<Beside>| {
-        ratio.map_or_else(
-            || "an unknown number of".into(),
-            |ratio| {
-                let show = |value| Unit::Count.show(value);
-                let [lower, upper] = ratio.quartiles.map(show);
-                format!("{} ({lower} to {upper})", show(ratio.middle))
-            },
-        )
-    };
-    let claim = "A significant number of RPCs need to be performed over a channel to amortize \
-        this overhead to a small percentage";
-    let holds = client.and_then(|client| client.below(SIGNIFICANT));
+    let channel = claims::paired(needed(Slice::channel, 0));
+    let client = needed(Slice::client, 0);
     let paragraph = format!(
-        "It takes {} calls that sleep until a client's connection is a tenth of the time, and {} \
-         until the steps of one channel are; the paper's figures make {}. It holds if a \
-         connection takes more than {SIGNIFICANT} calls. {}",
-        calls(client),
-        calls(channel),
-        Unit::Count.show(paper),
-        criterion(SIGNIFICANT)
+        "Table 3's steps, without disable, are a tenth of {} calls that sleep. A whole client, for \
+         which a server in another process starts a thread, is a tenth of {}; the paper's figures \
+         are of the steps.",
+        claims::shown(channel, Unit::Count),
+        claims::shown(claims::paired(client), Unit::Count),
     );
-    Verdict::new("calls-to-amortise", claim, holds.map(|below| !below))
+    table::AMORTISE
+        .verdict(&[channel])
         .because(paragraph)
-        .figure("calls until 10 %, client", Unit::Count, figure(client))
         .figure(
-            "calls until 10 %, channel",
+            "calls that poll until 10 %, channel",
             Unit::Count,
-            figure(channel).beside(paper),
+            figure(needed(Slice::channel, 1)),
         )
+        .figure("calls until 10 %, client", Unit::Count, figure(client))
 }

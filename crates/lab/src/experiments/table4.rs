@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use portolan_measure::case::{Case, Mode, Pattern, Placement, Protection, Shape, System};
 
+use crate::claims::{self, table};
 use crate::error::Result;
 use crate::experiment::{Context, DASH, Experiment, Need, Source};
-use crate::lanes::{Beside, Effort, Lanes, Track, criterion};
+use crate::lanes::{Beside, Effort, Lanes, Track};
 use crate::outcome::{Cell, Outcome, Table, Verdict};
 use crate::unit::Unit;
 
@@ -108,14 +109,14 @@ fn run(context: &Context<'_>) -> Result<Outcome> {
         }
         measured.push((name, lanes.measure(effort, context)?));
     }
-    outcome.tables.push(table(&measured));
+    outcome.tables.push(rounds(&measured));
     let asleep = &measured[0].1;
     outcome.verdicts.push(synchronous(asleep));
     outcome.verdicts.push(open(asleep));
     Ok(outcome)
 }
 
-fn table(measured: &[(&'static str, Vec<Track>)]) -> Table {
+fn rounds(measured: &[(&'static str, Vec<Track>)]) -> Table {
     let columns: Vec<(&str, Unit)> = measured
         .iter()
         .map(|&(name, _)| (name, Unit::Seconds))
@@ -180,43 +181,29 @@ impl Against {
             Unit::Times.show(self.paper)
         )
     }
-
-    fn cell(&self) -> Cell {
-        self.ratio
-            .map_or_else(Cell::default, Beside::cell)
-            .beside(self.paper)
-    }
 }
 
 fn synchronous(tracks: &[Track]) -> Verdict {
-    let claim = "Synchronous mode is faster than asynchronous mode because send() and receive() \
-        are replaced by request_reply(), so a trap into the kernel is eliminated";
     let users = Against::new(tracks, SYNC, ASYNC);
     let open = Against::new(tracks, OPEN_SYNC, OPEN_ASYNC);
-    let answer = users.ratio.and_then(Beside::less);
     let paragraph = format!(
         "Between users, asleep on one CPU, a synchronous round {}. With an always open process \
          it {}. Neither mode enters the kernel for a message as such, only to sleep and to wake, \
          and both do so equally often: the paper's reason is gone, and what is \
-         left of the difference is bookkeeping. {}",
+         left of the difference is bookkeeping.",
         users.sentence(),
         open.sentence(),
-        criterion(1.0),
     );
-    Verdict::new("synchronous-faster", claim, answer)
+    table::SYNCHRONOUS
+        .verdict(&[claims::paired(users.ratio)])
         .because(paragraph)
         .figure(ASYNC, Unit::Seconds, users.to)
         .figure(SYNC, Unit::Seconds, users.row)
-        .figure("synchronous to asynchronous", Unit::Times, users.cell())
 }
 
 fn open(tracks: &[Track]) -> Verdict {
-    let claim = "A kernel process can perform an MP operation faster than a user process because \
-        (3) IPC pages are always mapped in the kernel VAS, so no unmapping operation is needed \
-        and no page fault is generated";
     let asynchronous = Against::new(tracks, OPEN_ASYNC, ASYNC);
     let synchronous = Against::new(tracks, OPEN_SYNC, SYNC);
-    let answer = asynchronous.ratio.and_then(Beside::less);
     let saved = |against: &Against| {
         against
             .to
@@ -227,16 +214,15 @@ fn open(tracks: &[Track]) -> Verdict {
     let paragraph = format!(
         "With an always open process on one side an asynchronous round {}. A synchronous one {}. \
          So one side's closing and fault cost {} and {} a round. (The paper's kernel process \
-         also had no trap, and skipped checks; ours is a process like any other.) {}",
+         also had no trap, and skipped checks; ours is a process like any other.)",
         asynchronous.sentence(),
         synchronous.sentence(),
         Unit::Seconds.show(saved(&asynchronous)),
         Unit::Seconds.show(saved(&synchronous)),
-        criterion(1.0),
     );
-    Verdict::new("always-open-faster", claim, answer)
+    table::ALWAYS_OPEN
+        .verdict(&[claims::paired(asynchronous.ratio)])
         .because(paragraph)
         .figure(ASYNC, Unit::Seconds, asynchronous.to)
         .figure(OPEN_ASYNC, Unit::Seconds, asynchronous.row)
-        .figure("always open to guarded", Unit::Times, asynchronous.cell())
 }

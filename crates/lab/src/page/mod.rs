@@ -9,6 +9,7 @@ mod bars;
 mod markup;
 mod svg;
 
+use crate::claims::UNTOLD;
 use crate::outcome::{Answer, Cell, Outcome, Table, Verdict};
 use crate::report::{self, About, Earlier, Ending, Record, Report};
 use crate::unit::Unit;
@@ -54,6 +55,7 @@ fn head(report: &Report, earlier: Option<&Report>) -> String {
         "What the papers measured, measured again: the paper's figure beside this machine's, \
          and for each claim whether it holds here.",
     );
+    page += &classed("p", "muted", UNTOLD);
     let kind = if machine.facts.virtual_machine {
         " (virtual machine)"
     } else {
@@ -93,6 +95,12 @@ fn head(report: &Report, earlier: Option<&Report>) -> String {
         ),
         ("load before", format!("{:.2}", machine.facts.load_before)),
         ("portolan", report.version.clone()),
+        ("commit", report.build.commit.clone()),
+        (
+            "compiler",
+            format!("{}, {}", report.build.compiler, report.build.profile),
+        ),
+        ("features", report.build.features()),
     ];
     if let Some(earlier) = earlier {
         facts.push(("beside", earlier.origin()));
@@ -126,9 +134,10 @@ fn summary(report: &Report) -> String {
                     let link = if at == 0 { &link } else { "<th></th>" };
                     let class = class(verdict.holds);
                     rows += &format!(
-                        "<tr>{link}<td>{}</td><td class=\"answer {class}\">{}</td></tr>\n",
-                        escape(&verdict.claim),
-                        verdict.holds.name()
+                        "<tr>{link}<td>{}</td><td class=\"answer {class}\">{}{}</td></tr>\n",
+                        escape(&verdict.title()),
+                        verdict.holds.name(),
+                        in_doubt(verdict)
                     );
                 }
             }
@@ -144,6 +153,15 @@ fn summary(report: &Report) -> String {
         "<div class=\"scroll\"><table class=\"summary\">\n<thead><tr><th>experiment</th>\
          <th>claim</th><th>here</th></tr></thead>\n<tbody>\n{rows}</tbody>\n</table></div>\n"
     )
+}
+
+/// What the figures say, where something else says that they decide nothing.
+fn in_doubt(verdict: &Verdict) -> String {
+    if verdict.doubts.is_empty() {
+        return String::new();
+    }
+    let by_figures = verdict.by_figures.name();
+    format!("<span class=\"paper\">by its figures: {by_figures}</span>")
 }
 
 fn record(record: &Record, earlier: Earlier<'_>, pace: Option<&str>) -> String {
@@ -166,6 +184,10 @@ fn record(record: &Record, earlier: Earlier<'_>, pace: Option<&str>) -> String {
     if let Some(line) = record.line_seconds {
         let [before, after] = line.map(|line| Unit::Seconds.show(line));
         took += &format!(" A cache line took {before} before it and {after} after it.");
+    }
+    if let Some(others) = record.others {
+        let others = Unit::Count.show(others);
+        took += &format!(" Others took {others} processors meanwhile.");
     }
     page += &format!(
         "<details><summary>method</summary>{}{}</details>\n",
@@ -212,37 +234,48 @@ fn class(answer: Answer) -> &'static str {
         Answer::Holds => "holds",
         Answer::DoesNotHold => "fails",
         Answer::CannotTell => "open",
+        Answer::Model | Answer::Fit | Answer::NotBuilt => "unjudged",
     }
 }
 
 fn verdict(verdict: &Verdict, earlier: Earlier<'_>) -> String {
     let mut page = format!(
-        "<div class=\"verdict {}\">\n<p><strong>{}</strong> <span class=\"answer\">{}</span></p>\n{}",
+        "<div class=\"verdict {}\">\n<p><strong>{}</strong> <span class=\"answer\">{}</span></p>\n",
         class(verdict.holds),
-        escape(&verdict.claim),
+        escape(&verdict.title()),
         verdict.holds.name(),
-        element("p", &verdict.paragraph)
     );
-    let figures: Vec<String> = verdict
-        .figures
-        .iter()
-        .map(|figure| {
-            let of = |who: &str, value: Option<String>| value.map(|v| format!("{who} {v}"));
-            let then = earlier.figure(&verdict.id, figure);
-            let parts = [
-                of("here", figure.cell.show(figure.unit)),
-                of("paper", figure.cell.paper.map(|v| figure.unit.quote(v))),
-                of("earlier", then.map(|v| figure.unit.show(v))),
-            ];
-            let parts: Vec<String> = parts.into_iter().flatten().collect();
-            format!("{}: {}", figure.name, parts.join(", "))
-        })
-        .collect();
-    if let Some(answer) = earlier.answer(&verdict.id) {
+    if let Some(doubt) = verdict.doubt() {
+        page += &classed("p", "doubt", &doubt);
+    }
+    page += &element("p", &verdict.paragraph);
+    let rule = format!("{}. {}", verdict.section, verdict.rule);
+    page += &classed("p", "rule", &rule);
+    if let Some(answer) = earlier.answer(verdict) {
         page += &classed("p", "muted", &format!("earlier: {}", answer.name()));
     }
-    page += &classed("p", "muted", &figures.join("; "));
-    page + "</div>\n"
+    page += "<ul class=\"figures\">\n";
+    for figure in &verdict.figures {
+        let of = |who: &str, value: Option<String>| value.map(|v| format!("{who} {v}"));
+        let then = earlier.figure(verdict, figure);
+        let range = range(figure.unit, &figure.cell);
+        let parts = [
+            figure.cell.show(figure.unit).map(|here| match range {
+                Some(range) => format!("here {here} ({range})"),
+                None => format!("here {here}"),
+            }),
+            of("paper", figure.cell.paper.map(|v| figure.unit.quote(v))),
+            of("earlier", then.map(|v| figure.unit.show(v))),
+        ];
+        let parts: Vec<String> = parts.into_iter().flatten().collect();
+        let parts = if parts.is_empty() {
+            "not measured".to_owned()
+        } else {
+            parts.join(", ")
+        };
+        page += &element("li", &format!("{}: {parts}", figure.name));
+    }
+    page + "</ul>\n</div>\n"
 }
 
 fn table(table: &Table, earlier: Earlier<'_>) -> String {
@@ -269,14 +302,17 @@ fn table(table: &Table, earlier: Earlier<'_>) -> String {
 enum Who {
     Paper,
     Here,
+    /// Here, to the paper.
+    Factor,
     Earlier,
     Ratio,
 }
 
 impl Who {
-    const ALL: [(Self, &'static str); 4] = [
+    const ALL: [(Self, &'static str); 5] = [
         (Self::Paper, "paper"),
         (Self::Here, "here"),
+        (Self::Factor, "here / paper"),
         (Self::Earlier, "earlier"),
         (Self::Ratio, "here / earlier"),
     ];
@@ -294,6 +330,10 @@ impl Who {
         match self {
             Self::Paper => Some(unit.quote(cell.paper?)),
             Self::Here => cell.show(unit),
+            Self::Factor => {
+                let factor = cell.here? / cell.paper?;
+                (factor.is_finite() && cell.bound.is_none()).then(|| Unit::Times.show(factor))
+            }
             Self::Earlier => Some(unit.show(then()?)),
             Self::Ratio => {
                 let ratio = cell.here? / then()?;
@@ -341,19 +381,20 @@ fn side_by_side(table: &Table, earlier: Earlier<'_>) -> String {
     for row in &table.rows {
         page += &format!("<tr><th scope=\"row\">{}</th>", escape(&row.label));
         for (column, whos) in &columns {
-            for (who, _) in whos {
+            for (who, name) in whos {
                 let cell = &row.cells[*column];
                 let text = who.of(table, earlier, &row.label, *column, cell);
                 let class = match who {
                     Who::Here | Who::Ratio => "",
-                    Who::Paper | Who::Earlier => " class=\"muted\"",
+                    Who::Paper | Who::Factor | Who::Earlier => " class=\"muted\"",
                 };
                 let title =
                     range(table.columns[*column].unit, cell).filter(|_| matches!(who, Who::Here));
                 let title =
                     title.map_or_else(String::new, |t| format!(" title=\"{}\"", escape(&t)));
+                let of = named(&format!("{}, {name}", table.columns[*column].name));
                 page += &format!(
-                    "<td{class}{title}>{}</td>",
+                    "<td{class}{of}{title}>{}</td>",
                     escape(&text.unwrap_or_default())
                 );
             }
@@ -379,9 +420,18 @@ fn stacked(table: &Table, earlier: Earlier<'_>) -> String {
             let of = |who: Who| who.of(table, earlier, &row.label, column, cell);
             let title = range(table.columns[column].unit, cell);
             let title = title.map_or_else(String::new, |t| format!(" title=\"{}\"", escape(&t)));
-            page += &format!("<td{title}>{}", escape(&of(Who::Here).unwrap_or_default()));
+            let name = named(&table.columns[column].name);
+            page += &format!(
+                "<td{name}{title}>{}",
+                escape(&of(Who::Here).unwrap_or_default())
+            );
             if let Some(paper) = of(Who::Paper) {
-                page += &format!("<span class=\"paper\">paper {}</span>", escape(&paper));
+                let factor = of(Who::Factor);
+                let factor = factor.map_or_else(String::new, |factor| format!(", {factor} of it"));
+                page += &format!(
+                    "<span class=\"paper\">paper {}</span>",
+                    escape(&(paper + &factor))
+                );
             }
             if let Some(then) = of(Who::Earlier) {
                 let ratio = of(Who::Ratio).map_or_else(String::new, |ratio| format!(", {ratio}"));
@@ -397,7 +447,12 @@ fn stacked(table: &Table, earlier: Earlier<'_>) -> String {
     page + "</tbody>\n"
 }
 
-/// Says what the middle half of the measurements lie between, as the figure's tooltip.
+/// What a narrow screen writes before a cell, where it has no room for columns.
+fn named(name: &str) -> String {
+    format!(" data-name=\"{}\"", escape(name))
+}
+
+/// Says what the middle half of the measurements lie between.
 fn range(unit: Unit, cell: &Cell) -> Option<String> {
     let [lower, upper] = cell.range?;
     let (lower, upper) = (unit.show(lower), unit.show(upper));

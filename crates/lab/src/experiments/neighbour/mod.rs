@@ -10,10 +10,11 @@ use portolan_measure::case::{Case, Mode, Pattern, Payload, Placement, Protection
 use portolan_measure::cpus::Cpus;
 use portolan_measure::run::{self, Run};
 
+use crate::claims;
 use crate::clock::Timed;
 use crate::error::Result;
 use crate::experiment::{Context, DASH, Experiment, Need, Source};
-use crate::lanes::{Beside, Track, criterion};
+use crate::lanes::{Beside, Track, figure, shown};
 use crate::outcome::{Cell, Outcome, Table, Verdict};
 use crate::unit::Unit;
 use reader::Neighbour;
@@ -228,15 +229,12 @@ fn table(rows: &[Row], placement: Placement) -> Table {
 }
 
 fn verdict(rows: &[Row]) -> Verdict {
-    let claim = "The load imposed by copying can have second-order effects as well. For example, \
-        the added bus traffic slows down DMA devices and the computations of other CPUs";
     let track = |name: &str| rows.iter().find(|row| row.track.name == name);
     let against = track(MOVED).zip(track(COPIED)).and_then(|(moved, copied)| {
         // What a byte takes the neighbour beside moving, to beside copying.
         Beside::ratio(&moved.track.times, &copied.track.times)
     });
     let (moved, copied) = (slowdown(rows, MOVED), slowdown(rows, COPIED));
-    let show = |ratio: Option<Beside>| ratio.map_or_else(|| "not measured".into(), Beside::show);
     let carried = |name: &str| {
         let carried = track(name).map(|row| Timed::of(row.passed.clone()).median());
         Unit::BytesPerSecond.show(carried.unwrap_or(f64::NAN))
@@ -244,27 +242,17 @@ fn verdict(rows: &[Row]) -> Verdict {
     let paragraph = format!(
         "Beside {} that go through a pipe the neighbour takes {} as long as beside nothing; \
          beside {} that change owner in a guarded domain, {}; beside a loop without memory, {}. \
-         Moving to copying, that is {}. It holds if the neighbour takes less beside moving. {}",
+         Moving to copying, that is {}.",
         carried(COPIED),
-        show(copied),
+        shown(copied),
         carried(MOVED),
-        show(moved),
-        show(slowdown(rows, LOOP)),
-        show(against),
-        criterion(1.0),
+        shown(moved),
+        shown(slowdown(rows, LOOP)),
+        shown(against),
     );
-    let figure = |ratio: Option<Beside>| ratio.map_or_else(Cell::default, Beside::cell);
-    Verdict::new(
-        "copying-slows-neighbours",
-        claim,
-        against.and_then(Beside::less),
-    )
-    .because(paragraph)
-    .figure("slowdown beside copying", Unit::Times, figure(copied))
-    .figure("slowdown beside moving", Unit::Times, figure(moved))
-    .figure(
-        "beside moving to beside copying",
-        Unit::Times,
-        figure(against),
-    )
+    claims::table::COPYING_SLOWS
+        .verdict(&[claims::paired(against)])
+        .because(paragraph)
+        .figure("slowdown beside copying", Unit::Times, figure(copied))
+        .figure("slowdown beside moving", Unit::Times, figure(moved))
 }

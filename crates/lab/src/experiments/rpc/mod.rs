@@ -3,12 +3,13 @@
 mod parts;
 mod software;
 
-use portolan_measure::case::{Case, Mode, Pattern, Payload, Protection, Shape, System};
+use portolan_measure::case::{Case, Mode, Pattern, Payload, Placement, Protection, Shape, System};
 
-use crate::calls::{Called, Calls, LARGE, SMALL};
+use crate::calls::{Called, Calls, LARGE, SMALL, Transport};
+use crate::claims::{self, table};
 use crate::error::Result;
 use crate::experiment::{Context, Experiment, MBM, Need, Source};
-use crate::lanes::{ASLEEP, Beside, Effort, Lanes, POLLING, Track, Way, criterion, figure, shown};
+use crate::lanes::{APART, ASLEEP, Beside, Effort, Lanes, POLLING, Track, Way, figure, shown};
 use crate::outcome::{Cell, Outcome, Table, Verdict};
 use crate::stepped::{self, OfCalls};
 use crate::unit::Unit;
@@ -23,16 +24,18 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
     },
     hypothesis: "Most of what the RPC library does was marshalling. A line that comes from another \
         core takes longer today than copying 32 bytes into it, so the transfers should be most of \
-        a call that polls, and waking most of one that sleeps. A whole transport, checksum and all, \
-        should not show beside requests that have none.",
+        a call that polls, and waking most of one that sleeps. The transport, checksum and timer, should \
+        not show.",
     method: "A service in another process. A call is null, or sends and receives 32 bytes, or sends \
         1 KiB and receives nothing; it goes over message-consistent channels with the whole \
-        transport. Beside it requests through a port (no transport, nothing lost), and a message there and \
+        transport; and again with the checksum, the timer, and both switched off. Beside it requests \
+        through a port (no transport, nothing lost), and a message there and \
         back by systems that copy; those bring the 1 KiB back, too. In a build with other libraries \
         the same calls by them, with as many bytes each way and without a checksum: iceoryx2's \
         requests and responses in shared memory (asleep with an event each way), and Cap'n Proto RPC and \
         gRPC over a Unix socket, on tokio, with one thread a side. Rows in turn, slice by \
-        slice; medians of whole calls. All sleep on one CPU, and then again poll on two (a server \
+        slice; medians of whole calls. All sleep on one CPU, then on two as between \
+        the paper's processors, and then poll on two (a server \
         that polls would sleep after a pause that no row makes). Components are \
         measured alone, in one process and in cache: writing a message that signals nobody, what \
         signalling adds, and reading it. The rest of a call that polls is what is \
@@ -70,6 +73,33 @@ mod paper {
 }
 
 const CALLS: &str = "calls";
+/// The same with parts of the transport switched off.
+const UNCHECKED: &str = "calls, without checksum";
+const UNTIMED: &str = "calls, without timer";
+const BARE: &str = "calls, without checksum and timer";
+const PARTLY: [(&str, Transport); 3] = [
+    (
+        UNCHECKED,
+        Transport {
+            checksum: false,
+            ..Transport::WHOLE
+        },
+    ),
+    (
+        UNTIMED,
+        Transport {
+            timer: false,
+            ..Transport::WHOLE
+        },
+    ),
+    (
+        BARE,
+        Transport {
+            checksum: false,
+            timer: false,
+        },
+    ),
+];
 const REQUESTS: &str = "requests through a port";
 const LINE: &str = "a cache line, there and back";
 
@@ -149,12 +179,15 @@ fn run(context: &Context<'_>) -> Result<Outcome> {
     }
     let mut ways = vec![ASLEEP];
     match context.lacks(Need::Cpus(2)) {
-        None => ways.push(POLLING),
-        Some(why) => outcome.leave_out(POLLING.1, why),
+        None => ways.extend([APART, POLLING]),
+        Some(why) => {
+            outcome.leave_out(APART.1, why.as_str());
+            outcome.leave_out(POLLING.1, why);
+        }
     }
     context
         .progress
-        .begin(ways.len() * COLUMNS.len() * (OTHERS.len() + 2) + 3);
+        .begin(ways.len() * COLUMNS.len() * (OTHERS.len() + PARTLY.len() + 2) + 3);
     let mut found = Vec::new();
     for way in ways {
         let mut columns = Vec::new();
@@ -185,8 +218,10 @@ fn run(context: &Context<'_>) -> Result<Outcome> {
     }
     outcome.verdicts.push(faster(&found));
     outcome.verdicts.push(transport(&found));
-    outcome.verdicts.push(software::verdict(&found));
-    outcome.verdicts.push(marshalling(&parts));
+    outcome.verdicts.extend(software::verdicts(&found));
+    let polling = found.iter().find(|((id, ..), _)| *id == POLLING.0);
+    let polling = polling.map(|(_, columns)| &columns[..]);
+    outcome.verdicts.push(marshalling(&parts, polling));
     Ok(outcome)
 }
 
@@ -198,8 +233,19 @@ fn start(
     outcome: &mut Outcome,
 ) -> Result<Lanes> {
     let mut lanes = Lanes::new();
-    let calls = Calls::start(called, mode == Mode::Block, context.cpus)?;
+    let cpu = match placement {
+        Placement::OneCpu => context.cpus.ours,
+        Placement::TwoCpus => context.cpus.peer(0),
+    };
+    let calls = Calls::with(Transport::WHOLE, called, mode == Mode::Block, cpu)?;
     lanes.add(CALLS, Box::new(calls));
+    for (row, transport) in PARTLY {
+        // Without bytes there is nothing to sum.
+        if transport.checksum || called != Called::Null {
+            let calls = Calls::with(transport, called, mode == Mode::Block, cpu)?;
+            lanes.add(row, Box::new(calls));
+        }
+    }
     let case = Case {
         mode,
         payload: Payload::Touched,
@@ -369,7 +415,10 @@ fn table(columns: &Columns, (id, title, ..): Way) -> Table {
         &heading,
     );
     let others = OTHERS.iter().map(|other| other.name);
-    for row in [CALLS, LINE].into_iter().chain(others) {
+    for row in [CALLS, UNCHECKED, UNTIMED, BARE, LINE]
+        .into_iter()
+        .chain(others)
+    {
         let cells: Vec<Cell> = columns
             .iter()
             .zip(paper::SYSTEMS[0].1)
@@ -426,95 +475,105 @@ fn faster(found: &Found) -> Verdict {
         ratio(found, ASLEEP.0, small, asleep),
         ratio(found, POLLING.0, small, polling),
     ];
-    let claim = "Optimized memory-based messaging RPC is clearly faster than the original V system, \
-        whose copy model imposes a copying overhead that is not present with memory-based messaging";
-    let paper = paper::SYSTEMS[0].1[1] / paper::SYSTEMS[5].1[1];
     let paragraph = format!(
         "A call of 32 bytes that sleeps takes {} of what the fastest of those that copy does \
-         ({asleep}), one that polls {} ({}); the paper's took {} of V's. It holds if it takes less \
-         where both sleep. {}",
+         ({asleep}), one that polls {} ({}).",
         shown(ratios[0]),
         shown(ratios[1]),
         if polling.is_empty() { "none" } else { polling },
-        Unit::Times.show(paper),
-        criterion(1.0)
     );
-    Verdict::new(
-        "faster-than-copying",
-        claim,
-        ratios[0].and_then(Beside::less),
-    )
-    .because(paragraph)
-    .figure(
-        "asleep, to the fastest that copies",
-        Unit::Times,
-        figure(ratios[0]).beside(paper),
-    )
-    .figure(
-        "polling, to the fastest that copies",
-        Unit::Times,
-        figure(ratios[1]),
-    )
-}
-
-/// How much slower is not significant.
-const INSIGNIFICANT: f64 = 1.1;
-
-fn transport(found: &Found) -> Verdict {
-    let of = |id: &str, at: usize| ratio(found, id, COLUMNS[at].0, REQUESTS);
-    let asleep = of(ASLEEP.0, 1);
-    let claim = "The cost of the transport-level mechanism is not significant in the local case";
-    let paragraph = format!(
-        "A call of 32 bytes with its transport takes {} of a request through a port, which has \
-         none, where both sleep; {} where both poll, and {} with 1 KiB that polls. It holds if it \
-         is below {} where both sleep. {}",
-        shown(asleep),
-        shown(of(POLLING.0, 1)),
-        shown(of(POLLING.0, 2)),
-        Unit::Times.show(INSIGNIFICANT),
-        criterion(INSIGNIFICANT)
-    );
-    let holds = asleep.and_then(|asleep| asleep.below(INSIGNIFICANT));
-    Verdict::new("transport-insignificant", claim, holds)
+    table::RPC_FASTER
+        .verdict(&[claims::paired(ratios[0])])
         .because(paragraph)
-        .figure("asleep, to a request", Unit::Times, figure(asleep))
         .figure(
-            "polling, to a request",
+            "polling, to the fastest that copies",
             Unit::Times,
-            figure(of(POLLING.0, 1)),
-        )
-        .figure(
-            "polling, 1 KiB, to a request",
-            Unit::Times,
-            figure(of(POLLING.0, 2)),
+            figure(ratios[1]),
         )
 }
 
-fn marshalling(parts: &Parts) -> Verdict {
-    let share = (parts.marshal.median() + parts.unmarshal.median()) / parts.sum();
-    let paper = (paper::MARSHAL + paper::UNMARSHAL) / paper::TOTAL;
-    let claim = "The majority of the time is spent on marshaling and demarshaling";
-    let both = parts.marshal.clone().and(parts.unmarshal.clone());
+/// Our call to our call, with parts of its transport switched off.
+fn transport(found: &Found) -> Verdict {
+    let of = |id: &str, at: usize, row| ratio(found, id, COLUMNS[at].0, row);
+    let whole = of(ASLEEP.0, 1, BARE);
     let paragraph = format!(
-        "Writing 32 bytes into a channel takes {} and reading them {}, {} with the {} of the signal \
-         of what is done for a message in cache (the paper: {} of the library's time). It holds if \
-         that is more than half.",
+        "A call of 32 bytes that sleeps takes {} of the same call without checksum and timer; {} of \
+         one without the checksum, {} of one without the timer. Where both poll it is {}, and {} with \
+         1 KiB. What remains switched on are the packets' numbers and the table of open calls. (A \
+         request through a port has no transport at all, and another way: asleep a call takes {} of \
+         it.)",
+        shown(whole),
+        shown(of(ASLEEP.0, 1, UNCHECKED)),
+        shown(of(ASLEEP.0, 1, UNTIMED)),
+        shown(of(POLLING.0, 1, BARE)),
+        shown(of(POLLING.0, 2, BARE)),
+        shown(of(ASLEEP.0, 1, REQUESTS)),
+    );
+    let verdict = table::TRANSPORT
+        .verdict(&[claims::paired(whole)])
+        .because(paragraph);
+    [
+        (
+            "asleep, to one without checksum",
+            of(ASLEEP.0, 1, UNCHECKED),
+        ),
+        ("asleep, to one without timer", of(ASLEEP.0, 1, UNTIMED)),
+        ("polling, to one without either", of(POLLING.0, 1, BARE)),
+        (
+            "polling, 1 KiB, to one without either",
+            of(POLLING.0, 2, BARE),
+        ),
+        (
+            "polling, 1 KiB, to one without checksum",
+            of(POLLING.0, 2, UNCHECKED),
+        ),
+        (
+            "asleep, to a request through a port",
+            of(ASLEEP.0, 1, REQUESTS),
+        ),
+    ]
+    .into_iter()
+    .fold(verdict, |verdict, (name, ratio)| {
+        verdict.figure(name, Unit::Times, figure(ratio))
+    })
+}
+
+fn marshalling(parts: &Parts, polling: Option<&Columns>) -> Verdict {
+    let copies = parts.marshal.median() + parts.unmarshal.median();
+    // There and back.
+    let both = claims::timed(&parts.marshal)
+        .zip(claims::timed(&parts.unmarshal))
+        .and_then(|(one, other)| one.plus(other)?.times(2.0));
+    let small = COLUMNS[1].0;
+    let of = |row| polling.and_then(|columns| track(columns, small, row));
+    let whole = of(CALLS)
+        .zip(of(LINE))
+        .and_then(|(call, line)| Beside::difference(&call.times, &line.times));
+    let share = claims::ratio(both, claims::paired(whole));
+    let library = copies / parts.sum();
+    let paragraph = format!(
+        "Writing 32 bytes into a channel takes {} and reading them {}; a call that polls has two of \
+         each, and takes {} without its two line transfers: {} of that is marshalling. The rest is \
+         the way from object to channel and back, and the transport. (Of what is done for a message \
+         alone, its signal included, it is {}.)",
         Unit::Seconds.show(parts.marshal.median()),
         Unit::Seconds.show(parts.unmarshal.median()),
-        Unit::Share.show(share),
-        Unit::Seconds.show(parts.signal()),
-        Unit::Share.show(paper),
+        shown(whole),
+        claims::shown(share, Unit::Share),
+        Unit::Share.show(library),
     );
-    Verdict::new(
-        "mostly-marshalling",
-        claim,
-        share.is_finite().then_some(share > 0.5),
-    )
-    .because(paragraph)
-    .figure("both copies", Unit::Seconds, both.cell())
-    .figure(
-        "share of copies",
-        Unit::Share,
-        Cell::here(share).beside(paper),
-    )
+    table::MARSHALLING
+        .verdict(&[share])
+        .because(paragraph)
+        .figure(
+            "marshalling and unmarshalling, both ways",
+            Unit::Seconds,
+            both.map_or_else(Cell::default, claims::Estimate::cell)
+                .beside(paper::MARSHAL + paper::UNMARSHAL),
+        )
+        .figure(
+            "a call without its lines",
+            Unit::Seconds,
+            figure(whole).beside(paper::TOTAL),
+        )
 }

@@ -5,8 +5,6 @@
 pub(super) const SHARES_NEAR: [f64; 3] = [0.79, 0.06, 0.15];
 /// The same over three hops.
 pub(super) const SHARES_THREE_HOPS: [f64; 3] = [0.56, 0.37, 0.07];
-/// "Approximately a three-to-five fold improvement".
-pub(super) const FOLD: [f64; 2] = [3.0, 5.0];
 /// Table 2: what a call has beside its two messages.
 pub(super) const RPC: f64 = 7e-6;
 /// Table 4: a null RPC through a shared L2, with all optimisations and in software.

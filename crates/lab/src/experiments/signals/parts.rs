@@ -70,29 +70,23 @@ impl Parts {
 
     /// Instructions of each part, where they can be counted: what takes place on one processor.
     pub(super) fn count(&mut self, counter: &mut Instructions) -> [Option<f64>; PARTS] {
-        let each = BURST as f64;
+        // The same bursts as are timed.
+        let each = |counted: Option<[f64; 2]>| {
+            let all = counted.map(|both| both.map(|count| count / BURST as f64));
+            [0, 1].map(|at: usize| Some(all?[at]))
+        };
         let find = counter.each(|| self.signals.to_nobody());
-        let pushes = counter.each(|| {
-            (0..BURST).for_each(|_| self.signals.push());
-            self.signals.take();
-        });
-        // A full FIFO drops what comes, in about as many instructions as it takes.
-        let push = counter.each(|| self.signals.push());
-        self.signals.take();
-        let insert = counter.each(|| {
-            self.queue.insert(7);
-            self.queue.remove();
-        });
-        let remove = counter.each(|| {
-            self.queue.remove();
-        });
+        let bursts = counter.of_rounds(&mut self.signals, steps::signal_burst, Signals::take);
+        let [push, take] = each(bursts);
+        let bursts = counter.of_rounds(&mut self.queue, steps::insert_burst, steps::remove_burst);
+        let [insert, remove] = each(bursts);
         let less = |all: Option<f64>, part: Option<f64>| Some((all? - part?).max(0.0));
         let mut counts = [None; PARTS];
         counts[Part::Trap as usize] = counter.each(steps::trap);
         counts[Part::Find as usize] = find;
         counts[Part::Push as usize] = less(push, find);
-        counts[Part::Take as usize] = less(pushes.map(|pushes| pushes / each), push);
-        counts[Part::Insert as usize] = less(insert, remove);
+        counts[Part::Take as usize] = take;
+        counts[Part::Insert as usize] = insert;
         counts[Part::Remove as usize] = remove;
         counts
     }

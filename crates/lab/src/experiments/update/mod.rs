@@ -4,13 +4,14 @@
 //!
 //! `figures` makes tables and verdicts of what is measured here.
 
+pub(crate) mod busy;
 mod figures;
 
 use std::time::Duration;
 
-use portolan_measure::MeasureError;
 use portolan_measure::case::update::{Target, Update, Way};
 use portolan_measure::case::{Case, Mode, Pattern, Payload, System};
+use portolan_measure::{MeasureError, run};
 use portolan_sys::shared::Window;
 
 use crate::clock::{self, Timed};
@@ -18,6 +19,7 @@ use crate::error::Result;
 use crate::experiment::{Context, Experiment, Need, Source, VMMC};
 use crate::lanes::{Effort, Lanes, Track};
 use crate::outcome::Outcome;
+use busy::Busy;
 
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "update",
@@ -43,7 +45,10 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
         of the call or store that writes 8 bytes, and the processor time of the exporter; through \
         the kernel the processor time of sender and receiver, for messages of 8 bytes one behind \
         the other. Asleep: the sender makes a pause before each, so that the receiver sleeps; the \
-        time of its call, and the processor time of the receiver. Rows in turn, slice by slice.",
+        time of its call, and the processor time of the receiver. What updates cost a receiver that \
+        computes: the time of a round of its computation while it is updated, to that while another \
+        process is. Instructions are counted first, by stepping through a process that does nothing \
+        else. Rows in turn, slice by slice.",
     needs: &[Need::Cpus(2)],
     run,
 };
@@ -102,6 +107,15 @@ struct Found {
     overhead: Vec<Slices>,
     below: Below,
     overlap: Overlap,
+    busy: Busy,
+    counted: Vec<OfWord>,
+}
+
+/// What a word takes its sender.
+struct OfWord {
+    row: &'static str,
+    instructions: f64,
+    system_calls: f64,
 }
 
 /// What the machine does beneath all of it, in seconds.
@@ -131,15 +145,20 @@ fn run(context: &Context<'_>) -> Result<Outcome> {
     let effort = context.pick(of(3, 2), of(30, 15));
     let (latency, unit, overhead) = (latency(), units(), overheads());
     let rows = latency.len() + unit.len() + overhead.len();
-    context.progress.begin(rows + 7);
+    context.progress.begin(rows + 9);
+    let mut outcome = Outcome::default();
+    let counted = counted(&mut outcome, context)?;
     let found = Found {
         latency: measure(latency, effort, context)?,
         unit: measure(unit, effort, context)?,
         overhead: measure(overhead, effort, context)?,
         below: below(effort, context)?,
         overlap: overlap(effort, context)?,
+        busy: busy::measure(effort, context)?,
+        counted,
     };
-    Ok(figures::outcome(&found))
+    outcome.merge(figures::outcome(&found));
+    Ok(outcome)
 }
 
 /// A row to be measured.
@@ -235,6 +254,33 @@ fn overheads() -> Vec<Row> {
         }
     }
     rows
+}
+
+/// Instructions and system calls of an update of a word, before anything is timed.
+fn counted(outcome: &mut Outcome, context: &Context<'_>) -> Result<Vec<OfWord>> {
+    context.progress.step("instructions");
+    let mut all = Vec::new();
+    for (row, _, update) in UPDATES {
+        let mut run = run::start(&operation(update, WORD), context.cpus)?;
+        run.step()?;
+        if let Some(why) = run.uncounted() {
+            outcome.leave_out(format!("instructions, {row}"), why);
+        }
+        let of = |what: &str| {
+            let counted = run.counted();
+            let found = counted.iter().find(|counted| counted.what == what);
+            found.map(|found| found.value)
+        };
+        if let Some((instructions, system_calls)) = of("instructions").zip(of("system calls")) {
+            all.push(OfWord {
+                row,
+                instructions,
+                system_calls,
+            });
+        }
+        run.finish()?;
+    }
+    Ok(all)
 }
 
 /// Rows of which each has a name only for the progress.

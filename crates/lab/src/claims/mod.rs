@@ -1,0 +1,366 @@
+//! States what the papers claim, and the one rule by which measurements decide each claim.
+//!
+//! | file | holds |
+//! |---|---|
+//! | this one | what a rule is, and how it answers |
+//! | [`table`] | every claim with its rule; by paper in `dash`, `mbm` and `vmmc` |
+//! | `examples` | tests: for every rule, figures at which it holds and figures at which it does not |
+//!
+//! A verdict can be made in no other way than from a claim of the table ([`Claim::verdict`]), so
+//! two experiments that judge one claim use one rule. A rule looks at the middle half of the
+//! measurements: a condition is met where all of that half lies within the bounds, and missed
+//! where none of it does; else it cannot be told. What follows from a model's constants alone is
+//! no measurement: its rule is [`Rule::Model`] or [`Rule::Fit`], which never answer *holds*.
+
+mod dash;
+#[cfg(test)]
+mod examples;
+mod mbm;
+pub(crate) mod table;
+mod vmmc;
+
+use crate::clock::Timed;
+use crate::lanes::Beside;
+use crate::outcome::{Answer, Cell, Figure, Verdict};
+use crate::unit::Unit;
+
+/// What all rules have in common, for people.
+pub(crate) const UNTOLD: &str = "A claim cannot be told where the middle half of the measurements lies \
+    on both sides of a bound of its rule, where a figure is missing, where others took more than half a \
+    processor or a cache line's time changed by more than a half while the experiment ran, or where two \
+    experiments differ by the same rule. Figures that follow from a model's constants are called model, \
+    or fit where constants were chosen for them; what the library does not have is not built.";
+
+/// One statement of a paper.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Claim {
+    /// Short and fixed, for finding it again.
+    pub(crate) id: &'static str,
+    pub(crate) paper: &'static str,
+    pub(crate) section: &'static str,
+    /// What the paper states, in our words.
+    pub(crate) says: &'static str,
+    pub(crate) rule: Rule,
+}
+
+/// How a claim is decided.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Rule {
+    /// It holds if all of these are met.
+    All(&'static [Condition]),
+    /// It follows from a model's constants: nothing is measured.
+    Model,
+    /// A model's constants were chosen for it.
+    Fit,
+    /// The library does not have what the claim is about.
+    NotBuilt,
+}
+
+/// What one measured figure must be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Condition {
+    pub(crate) what: &'static str,
+    pub(crate) unit: Unit,
+    pub(crate) least: Option<f64>,
+    pub(crate) most: Option<f64>,
+    /// The paper's own figure.
+    pub(crate) paper: Option<f64>,
+}
+
+/// A measured figure, and what the middle half of its measurements lies between.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Estimate {
+    middle: f64,
+    range: [f64; 2],
+    /// The paper's figure, where it differs from the condition's.
+    paper: Option<f64>,
+}
+
+impl Claim {
+    /// Judges by these figures, one for each condition of the rule, in its order. A figure that
+    /// there is not makes *cannot tell*.
+    pub(crate) fn verdict(&self, found: &[Option<Estimate>]) -> Verdict {
+        self.verdict_of("", found)
+    }
+
+    /// The same for one case out of several to which the claim applies.
+    pub(crate) fn verdict_of(&self, of: &str, found: &[Option<Estimate>]) -> Verdict {
+        let answer = self.rule.answer(found);
+        let at = |at: usize| found.get(at).copied().flatten();
+        let conditions = self.rule.conditions().iter().enumerate();
+        Verdict {
+            id: self.id.to_owned(),
+            of: of.to_owned(),
+            paper: self.paper.to_owned(),
+            section: self.section.to_owned(),
+            claim: self.says.to_owned(),
+            rule: self.rule.words(),
+            by_figures: answer,
+            holds: answer,
+            doubts: Vec::new(),
+            paragraph: String::new(),
+            figures: conditions
+                .map(|(index, condition)| condition.figure(at(index)))
+                .collect(),
+        }
+    }
+}
+
+impl Rule {
+    pub(crate) fn conditions(&self) -> &'static [Condition] {
+        match self {
+            Self::All(conditions) => conditions,
+            Self::Model | Self::Fit | Self::NotBuilt => &[],
+        }
+    }
+
+    fn answer(&self, found: &[Option<Estimate>]) -> Answer {
+        let conditions = match self {
+            Self::All(conditions) => *conditions,
+            Self::Model => return Answer::Model,
+            Self::Fit => return Answer::Fit,
+            Self::NotBuilt => return Answer::NotBuilt,
+        };
+        let at = |at: usize| found.get(at).copied().flatten();
+        let met: Vec<Option<bool>> = conditions
+            .iter()
+            .enumerate()
+            .map(|(index, condition)| condition.is_met(at(index)?))
+            .collect();
+        if met.contains(&Some(false)) {
+            Answer::DoesNotHold
+        } else if met.contains(&None) {
+            Answer::CannotTell
+        } else {
+            Answer::Holds
+        }
+    }
+
+    /// The rule for people.
+    pub(crate) fn words(&self) -> String {
+        match self {
+            Self::Model => "Not judged: the figures follow from the model's constants.".to_owned(),
+            Self::Fit => {
+                "Not judged: constants of the model were chosen for these figures.".to_owned()
+            }
+            Self::NotBuilt => "Not judged: the library has no such mechanism.".to_owned(),
+            Self::All(conditions) => {
+                let conditions: Vec<String> = conditions.iter().map(Condition::words).collect();
+                format!("It holds if {}.", conditions.join(", and "))
+            }
+        }
+    }
+}
+
+impl Condition {
+    /// `None` where the middle half of the measurements says both.
+    fn is_met(&self, found: Estimate) -> Option<bool> {
+        let (least, most) = (
+            self.least.unwrap_or(f64::NEG_INFINITY),
+            self.most.unwrap_or(f64::INFINITY),
+        );
+        let [lower, upper] = found.range;
+        if lower >= least && upper <= most {
+            Some(true)
+        } else if upper < least || lower > most {
+            Some(false)
+        } else {
+            None
+        }
+    }
+
+    fn words(&self) -> String {
+        let show = |bound: f64| self.unit.quote(bound);
+        let what = self.what;
+        match (self.least, self.most) {
+            (Some(least), Some(most)) => {
+                format!(
+                    "\u{201c}{what}\u{201d} is from {} to {}",
+                    show(least),
+                    show(most)
+                )
+            }
+            (Some(least), None) => format!("\u{201c}{what}\u{201d} is at least {}", show(least)),
+            (None, Some(most)) => format!("\u{201c}{what}\u{201d} is at most {}", show(most)),
+            (None, None) => format!("\u{201c}{what}\u{201d} was measured"),
+        }
+    }
+
+    fn figure(&self, found: Option<Estimate>) -> Figure {
+        let paper = found.and_then(|found| found.paper).or(self.paper);
+        Figure {
+            name: self.what.to_owned(),
+            unit: self.unit,
+            cell: found
+                .map_or_else(Cell::default, Estimate::cell)
+                .beside(paper),
+        }
+    }
+}
+
+impl Estimate {
+    /// `None` for what is no number.
+    pub(crate) fn between(middle: f64, lower: f64, upper: f64) -> Option<Self> {
+        // As figures keep them, so that words, figures and answers say the same.
+        let kept = |value: f64| Cell::here(value).here;
+        Some(Self {
+            middle: kept(middle)?,
+            range: [kept(lower)?, kept(upper)?],
+            paper: None,
+        })
+    }
+
+    /// A count, or what else has no spread.
+    pub(crate) fn exact(value: f64) -> Option<Self> {
+        Self::between(value, value, value)
+    }
+
+    /// With the paper's figure, where it is not the one of the rule.
+    pub(crate) fn beside(mut self, paper: f64) -> Self {
+        self.paper = Some(paper);
+        self
+    }
+
+    pub(crate) fn middle(self) -> f64 {
+        self.middle
+    }
+
+    pub(crate) fn cell(self) -> Cell {
+        let [lower, upper] = self.range;
+        Cell::here(self.middle).within(lower, upper)
+    }
+
+    /// "0.84 × (0.82 × to 0.86 ×)".
+    pub(crate) fn show(self, unit: Unit) -> String {
+        let [lower, upper] = self.range.map(|value| unit.show(value));
+        format!("{} ({lower} to {upper})", unit.show(self.middle))
+    }
+
+    /// What this is more than another, which was measured apart.
+    pub(crate) fn less(self, other: Self) -> Option<Self> {
+        let ([lower, upper], [least, most]) = (self.range, other.range);
+        Self::between(self.middle - other.middle, lower - most, upper - least)
+    }
+
+    /// The sum of two that were measured apart.
+    pub(crate) fn plus(self, other: Self) -> Option<Self> {
+        let ([lower, upper], [least, most]) = (self.range, other.range);
+        Self::between(self.middle + other.middle, lower + least, upper + most)
+    }
+
+    /// This to another, which was measured apart. `None` where the other may be nothing.
+    pub(crate) fn to(self, other: Self) -> Option<Self> {
+        let ([lower, upper], [least, most]) = (self.range, other.range);
+        if least <= 0.0 || other.middle <= 0.0 {
+            return None;
+        }
+        let lower = (lower / least).min(lower / most);
+        let upper = (upper / least).max(upper / most);
+        Self::between(self.middle / other.middle, lower, upper)
+    }
+
+    /// So many times as much.
+    pub(crate) fn times(self, factor: f64) -> Option<Self> {
+        let [one, other] = self.range.map(|value| value * factor);
+        Self::between(self.middle * factor, one.min(other), one.max(other))
+    }
+}
+
+/// [`Estimate::show`], where there may be nothing to show.
+pub(crate) fn shown(estimate: Option<Estimate>, unit: Unit) -> String {
+    estimate.map_or_else(|| "not measured".into(), |estimate| estimate.show(unit))
+}
+
+/// This to that, measured apart.
+pub(crate) fn ratio(one: Option<Estimate>, other: Option<Estimate>) -> Option<Estimate> {
+    one?.to(other?)
+}
+
+/// Paired slice by slice.
+pub(crate) fn paired(beside: Option<Beside>) -> Option<Estimate> {
+    let Beside {
+        middle, quartiles, ..
+    } = beside?;
+    let [lower, upper] = quartiles;
+    Estimate::between(middle, lower, upper)
+}
+
+/// The median, between the quartiles.
+pub(crate) fn timed(timed: &Timed) -> Option<Estimate> {
+    let [lower, upper] = timed.quartiles();
+    Estimate::between(timed.median(), lower, upper)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn estimate(middle: f64, lower: f64, upper: f64) -> Estimate {
+        Estimate::between(middle, lower, upper).unwrap()
+    }
+
+    #[test]
+    fn differences_and_ratios_of_what_was_measured_apart_have_the_widest_range() {
+        let (one, other) = (estimate(4.0, 3.0, 6.0), estimate(2.0, 1.0, 3.0));
+        assert_eq!(one.less(other), Some(estimate(2.0, 0.0, 5.0)));
+        assert_eq!(one.to(other), Some(estimate(2.0, 1.0, 6.0)));
+        // What may be nothing is no whole of anything.
+        assert_eq!(one.to(estimate(2.0, -1.0, 3.0)), None);
+        // Less than nothing, to something.
+        let under = estimate(-2.0, -4.0, 2.0).to(estimate(2.0, 1.0, 4.0));
+        assert_eq!(under, Some(estimate(-1.0, -4.0, 2.0)));
+        assert_eq!(Estimate::exact(f64::NAN), None);
+        assert_eq!(one.times(-1.0), Some(estimate(-4.0, -6.0, -3.0)));
+    }
+
+    #[test]
+    fn one_condition_that_is_missed_decides_and_one_that_is_open_leaves_it_open() {
+        const TWO: Rule = Rule::All(&[
+            Condition {
+                what: "a",
+                unit: Unit::Times,
+                least: Some(1.0),
+                most: None,
+                paper: None,
+            },
+            Condition {
+                what: "b",
+                unit: Unit::Times,
+                least: None,
+                most: Some(2.0),
+                paper: None,
+            },
+        ]);
+        let point = Estimate::exact;
+        let wide = Some(estimate(1.0, 0.5, 3.0));
+        for (found, answer) in [
+            ([point(1.0), point(2.0)], Answer::Holds),
+            ([point(0.9), point(2.0)], Answer::DoesNotHold),
+            ([point(1.0), wide], Answer::CannotTell),
+            ([point(0.9), wide], Answer::DoesNotHold),
+            ([point(1.0), None], Answer::CannotTell),
+            ([None, point(2.1)], Answer::DoesNotHold),
+        ] {
+            assert_eq!(TWO.answer(&found), answer, "{found:?}");
+        }
+        assert_eq!(TWO.answer(&[]), Answer::CannotTell);
+        let words = TWO.words();
+        assert!(
+            words.contains(
+                "\u{201c}a\u{201d} is at least 1 ×, and \u{201c}b\u{201d} is at most 2 ×"
+            ),
+            "{words}"
+        );
+    }
+
+    #[test]
+    fn what_is_a_models_never_holds() {
+        for (rule, answer) in [
+            (Rule::Model, Answer::Model),
+            (Rule::Fit, Answer::Fit),
+            (Rule::NotBuilt, Answer::NotBuilt),
+        ] {
+            assert_eq!(rule.answer(&[Estimate::exact(1.0)]), answer);
+        }
+    }
+}
