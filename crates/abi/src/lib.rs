@@ -27,6 +27,7 @@
 //! | [`connect`] | what a client from outside and the host say to one another |
 //! | [`denied`] | why a client is not let in |
 //! | [`vmmc`] | what importers and exporters say to one another, and the pages they share |
+//! | [`preface`] | what a transport between nodes says first on a connection |
 //! | [`delegate`] | the records between exporter, host and importer where the host copies |
 //!
 //! ```
@@ -50,6 +51,7 @@ pub mod limits;
 pub mod name;
 pub mod owner;
 pub mod port;
+pub mod preface;
 pub mod public;
 pub mod region;
 pub mod rpc;

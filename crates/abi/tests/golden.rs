@@ -14,6 +14,7 @@ use portolan_abi::limits::MAX_NAME;
 use portolan_abi::owner::{ChunkUse, ChunkWord, Descriptor, Size};
 use portolan_abi::port::{Leaving, PortName, PortPhase, PortStatus, QueuePlace, RightCount};
 use portolan_abi::port::{RightKind, RightWord, SendCount, Travelling};
+use portolan_abi::preface::{Carries, PREFACE_MAGIC, PREFACE_VERSION, Preface};
 use portolan_abi::public::{PublicKind, PublicState};
 use portolan_abi::rpc;
 use portolan_abi::signal::Block;
@@ -183,6 +184,14 @@ fn vmmc(way: Way, ranges: &[(u64, u64)]) -> vmmc::Answer {
 }
 
 records! {
+    prefaces: Preface {
+        Preface {
+            magic: PREFACE_MAGIC,
+            version: PREFACE_VERSION,
+            carries: Carries::Bulk,
+            link: [0xab; 16],
+        } => "32: 50544c46 01000000 02000000 00000000 abababab abababab abababab abababab",
+    }
     hellos: Hello {
         Hello { name: space_name() } => "72: 50544c4e 04000000 63616d65 7261",
     }
