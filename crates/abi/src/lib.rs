@@ -28,6 +28,7 @@
 //! | [`denied`] | why a client is not let in |
 //! | [`vmmc`] | what importers and exporters say to one another, and the pages they share |
 //! | [`preface`] | what a transport between nodes says first on a connection |
+//! | [`join`] | what a newcomer and the node that lets it in say to one another |
 //! | [`delegate`] | the records between exporter, host and importer where the host copies |
 //!
 //! ```
@@ -47,6 +48,7 @@ pub mod delegate;
 pub mod denied;
 pub mod handshake;
 pub mod hello;
+pub mod join;
 pub mod limits;
 pub mod name;
 pub mod owner;

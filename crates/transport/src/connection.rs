@@ -76,6 +76,9 @@ pub trait Connection: fmt::Debug + Send {
     /// [`Up`](State::Up).
     fn peer(&self) -> Peer;
 
+    /// Where the other end is, if that is an address.
+    fn remote(&self) -> Option<Address>;
+
     /// Opens the next stream of a class. The nth stream of a class that is opened here is the nth
     /// that is opened there.
     ///

@@ -34,7 +34,9 @@ pub enum TransportError {
         reason: String,
     },
     /// The caller's: the connection has no more streams of the class.
-    #[error("a connection of this transport has {most} streams of class {class:?}, and all are open")]
+    #[error(
+        "a connection of this transport has {most} streams of class {class:?}, and all are open"
+    )]
     NoMoreStreams {
         /// The class.
         class: Class,

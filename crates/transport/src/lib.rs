@@ -70,7 +70,7 @@ mod memory;
 mod node_id;
 mod shaped;
 mod tcp;
-#[cfg(any())]
+#[cfg(feature = "tls")]
 pub mod tls;
 
 pub use address::Address;

@@ -269,6 +269,10 @@ impl Connection for MemoryConnection {
         Peer::Unknown
     }
 
+    fn remote(&self) -> Option<Address> {
+        None
+    }
+
     fn open(&mut self, class: Class) -> Result<StreamId, TransportError> {
         let mut queues = locked(&self.queues);
         let opened = queues.open(self.end, class);

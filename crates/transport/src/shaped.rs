@@ -29,8 +29,8 @@ use crate::{
     Address, Class, Connection, Limits, Listener, Peer, Progress, State, StreamId, Transport,
     TransportError,
 };
-pub use faults::Faults;
 use faults::FaultState;
+pub use faults::Faults;
 use lane::Lane;
 
 /// What a link is like, in the direction from this node.
@@ -241,7 +241,9 @@ impl ShapedConnection {
         let Some(inner) = &mut self.inner else {
             return;
         };
-        if !locked(&self.node.faults).stalls(now) {
+        if locked(&self.node.faults).stalls(now) {
+            self.lanes.values_mut().for_each(Lane::hold);
+        } else {
             for lane in self.lanes.values_mut() {
                 while let Some((on, bytes)) = lane.due(now) {
                     let allowed = locked(&self.node.faults).allowed(bytes.len());
@@ -346,19 +348,21 @@ impl Connection for ShapedConnection {
         if faults.cuts != self.cuts {
             return Some(now);
         }
-        // What is due and was not passed on waits for the stall, or for the transport below.
-        let due = self.lanes.values().filter_map(Lane::sends_at);
-        let due = due.chain(self.datagrams.front().map(|(due, _)| *due));
-        let due = match (faults.stalled, due.min()) {
-            (Some(Duration::MAX), _) | (_, None) => None,
-            (Some(until), Some(due)) if until > now => Some(due.max(until)),
-            // A stall that has just ended, or was taken off.
-            (_, Some(due)) => Some(due).filter(|due| *due > now || self.was_stalled()),
-        };
+        let stalled = faults.stalled.unwrap_or_default();
+        let lanes = self.lanes.values().filter_map(|lane| lane.sends_at(now));
+        let datagrams = self.datagrams.front().map(|(due, _)| *due);
+        let due = lanes.chain(datagrams).min();
+        // A stall without an end is not waited for.
+        let due = due.map(|due| due.max(stalled));
+        let due = due.filter(|due| *due < Duration::MAX);
         let freed = self.lanes.values().filter_map(Lane::frees_at);
         let receives = self.lanes.values().filter_map(Lane::receives_at);
         let below = self.inner.as_ref().and_then(|inner| inner.wake_at());
-        due.into_iter().chain(freed).chain(receives).chain(below).min()
+        due.into_iter()
+            .chain(freed)
+            .chain(receives)
+            .chain(below)
+            .min()
     }
 
     fn progress(&mut self) -> State {
@@ -390,6 +394,10 @@ impl Connection for ShapedConnection {
 
     fn peer(&self) -> Peer {
         self.peer
+    }
+
+    fn remote(&self) -> Option<Address> {
+        self.inner.as_ref()?.remote()
     }
 
     fn open(&mut self, class: Class) -> Result<StreamId, TransportError> {
@@ -484,13 +492,6 @@ impl Connection for ShapedConnection {
 
     fn binding(&self, label: &str) -> Option<[u8; 32]> {
         self.inner.as_ref()?.binding(label)
-    }
-}
-
-impl ShapedConnection {
-    /// Whether what is due has not been offered below since a stall.
-    fn was_stalled(&self) -> bool {
-        self.lanes.values().any(Lane::was_held)
     }
 }
 

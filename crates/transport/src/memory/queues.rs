@@ -169,10 +169,7 @@ impl Queues {
         streams.for_each(|stream| stream.blocked = false);
         let (ours, theirs) = (&self.ends[end], &self.ends[1 - end]);
         if theirs.left && !theirs.closed && self.unread(end) == 0 {
-            return (
-                State::Failed,
-                Progress::Failed(TransportError::Truncated),
-            );
+            return (State::Failed, Progress::Failed(TransportError::Truncated));
         }
         let told = ours.streams.values().all(|stream| stream.ended);
         let over = ours.closed && theirs.closed && told;

@@ -59,6 +59,11 @@ impl Lane {
         Some((self.on, &piece.bytes[piece.done..]))
     }
 
+    /// A stall keeps the first piece, wherever it was offered before.
+    pub(super) fn hold(&mut self) {
+        self.offered = false;
+    }
+
     /// So many of the first bytes were passed on.
     pub(super) fn passed(&mut self, bytes: usize, back: Duration) {
         self.offered = false;
@@ -98,14 +103,10 @@ impl Lane {
         self.blocked = false;
     }
 
-    /// When the first piece that was not passed on is due.
-    pub(super) fn sends_at(&self) -> Option<Duration> {
-        self.out.front().map(|piece| piece.due)
-    }
-
-    /// Whether the first piece was not offered below, though it may be due.
-    pub(super) fn was_held(&self) -> bool {
-        !self.offered && !self.out.is_empty()
+    /// When the first piece is to be passed on. One that was offered waits for the transport below.
+    pub(super) fn sends_at(&self, now: Duration) -> Option<Duration> {
+        let piece = self.out.front()?;
+        (piece.due > now || !self.offered).then_some(piece.due)
     }
 
     /// When there is room again for a sender that was blocked.

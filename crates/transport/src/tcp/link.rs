@@ -1,5 +1,6 @@
 //! A link: its TCP connections as one connection with streams.
 
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,9 +11,7 @@ use super::HANDSHAKE_WITHIN;
 use super::layer::Moved;
 use super::wire::Wire;
 use crate::clock::Clock;
-use crate::{
-    Class, Connection, Limits, Peer, Progress, State, StreamId, TransportError,
-};
+use crate::{Address, Class, Connection, Limits, Peer, Progress, State, StreamId, TransportError};
 
 /// The streams of a link, each a TCP connection.
 #[derive(Debug)]
@@ -23,6 +22,7 @@ pub(super) struct Link {
     state: State,
     closing: bool,
     peer: Peer,
+    remote: Option<SocketAddr>,
     secured: bool,
     ready: Readiness,
     clock: Arc<dyn Clock>,
@@ -38,15 +38,16 @@ impl Link {
         clock: Arc<dyn Clock>,
         secured: bool,
     ) -> Result<Self, TransportError> {
-        let ready =
-            Readiness::new().map_err(TransportError::system("cannot make a descriptor"))?;
+        let ready = Readiness::new().map_err(TransportError::system("cannot make a descriptor"))?;
         let until = clock.now() + HANDSHAKE_WITHIN;
+        let remote = wires.first().map(Wire::remote);
         let mut link = Self {
             wires,
             opened: [false; 2],
             state: State::Connecting,
             closing: false,
             peer: Peer::Unknown,
+            remote,
             secured,
             ready,
             clock,
@@ -206,6 +207,10 @@ impl Connection for Link {
 
     fn peer(&self) -> Peer {
         self.peer
+    }
+
+    fn remote(&self) -> Option<Address> {
+        self.remote.map(Address::Internet)
     }
 
     fn open(&mut self, class: Class) -> Result<StreamId, TransportError> {

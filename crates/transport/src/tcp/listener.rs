@@ -60,8 +60,7 @@ impl TcpListener {
         };
         let socket = stream::listen(address, BACKLOG).map_err(refused)?;
         let address = stream::bound_to(&socket).map_err(refused)?;
-        let ready =
-            Readiness::new().map_err(TransportError::system("cannot make a descriptor"))?;
+        let ready = Readiness::new().map_err(TransportError::system("cannot make a descriptor"))?;
         let listener = Self {
             socket,
             address,

@@ -295,11 +295,7 @@ impl Wire {
     }
 
     /// Waits for what it waits for. A stream that was not `opened` is not received from.
-    pub(super) fn watch(
-        &mut self,
-        ready: &Readiness,
-        opened: bool,
-    ) -> Result<(), TransportError> {
+    pub(super) fn watch(&mut self, ready: &Readiness, opened: bool) -> Result<(), TransportError> {
         let says = self.sent < Preface::BYTES;
         let send = self.has_to_send()
             || match self.phase {

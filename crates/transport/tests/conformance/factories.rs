@@ -1,8 +1,9 @@
 //! The transports under test.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use portolan_transport::clock::SystemClock;
+use portolan_transport::clock::{ManualClock, SystemClock};
 use portolan_transport::{Address, Memory, MemoryOptions, Shape, Shaped, Tcp, Transport};
 
 use crate::pair::{Factory, Pair};
@@ -80,5 +81,122 @@ impl Factory for Sockets {
 
     fn cut_after(&self, bytes: u64) -> Pair {
         connect_and_cut(&Tcp::default(), &self.address, bytes)
+    }
+}
+
+/// Memory with a delay, a rate, a window and gaps, in virtual time.
+#[derive(Default)]
+pub(crate) struct Virtual {
+    _private: (),
+}
+
+impl Virtual {
+    const SHAPE: Shape = Shape {
+        delay: Duration::from_millis(20),
+        rate: Some(10_000_000),
+        window: 100_000,
+        gap: Duration::from_micros(50),
+        piece: 4_000,
+        lost: 0,
+        seed: 1,
+    };
+
+    fn cut(bytes: Option<u64>) -> Pair {
+        let clock = Arc::new(ManualClock::default());
+        let memory = Memory::default();
+        let node = || Shaped::new(memory.clone(), Self::SHAPE, clock.clone());
+        let (client, server) = (node(), node());
+        let listener = server.listen(&Address::named("hall")).unwrap();
+        let connection = client.connect(&listener.address()).unwrap();
+        if let Some(bytes) = bytes {
+            client.faults().cut_after(bytes);
+        }
+        Pair::of(connection, listener, Some(clock))
+    }
+}
+
+impl Factory for Virtual {
+    fn pair(&self) -> Pair {
+        Self::cut(None)
+    }
+
+    fn cut_after(&self, bytes: u64) -> Pair {
+        Self::cut(Some(bytes))
+    }
+}
+
+#[cfg(feature = "tls")]
+pub(crate) use secured::Secured;
+
+#[cfg(feature = "tls")]
+mod secured {
+    use portolan_transport::tls::{Cluster, LinkOptions, links};
+
+    use super::*;
+    use crate::certificates::{Authority, TODAY};
+
+    /// TLS between two nodes of a cluster.
+    pub(crate) struct Secured {
+        address: Address,
+        nodes: [Cluster; 2],
+        shape: Option<Shape>,
+    }
+
+    impl Secured {
+        pub(crate) fn new(address: &str) -> Self {
+            let authority = Authority::new("authority of tests");
+            Self {
+                address: Address::Internet(address.parse().unwrap()),
+                nodes: ["hall", "roof"].map(|name| authority.node(name)),
+                shape: None,
+            }
+        }
+
+        /// With odd pieces and a small window.
+        pub(crate) fn shaped(address: &str) -> Self {
+            let shape = Shape {
+                window: 50_000,
+                piece: 777,
+                ..Shape::default()
+            };
+            Self {
+                shape: Some(shape),
+                ..Self::new(address)
+            }
+        }
+
+        fn connect(&self, shape: Option<Shape>, cut: Option<u64>) -> Pair {
+            let of_day = Duration::from_secs(TODAY);
+            let clock = || Arc::new(ManualClock::at(of_day));
+            let [client, server] = self
+                .nodes
+                .each_ref()
+                .map(|node| links(node, LinkOptions::default(), clock()));
+            let Some(shape) = shape else {
+                let listener = server.listen(&self.address).unwrap();
+                let client = client.connect(&listener.address()).unwrap();
+                return Pair::of(client, listener, None);
+            };
+            let clock = || Arc::new(SystemClock::default());
+            let client = Shaped::new(client, shape, clock());
+            let server = Shaped::new(server, shape, clock());
+            let listener = server.listen(&self.address).unwrap();
+            let connection = client.connect(&listener.address()).unwrap();
+            let pair = Pair::of(connection, listener, None);
+            if let Some(bytes) = cut {
+                client.faults().cut_after(bytes);
+            }
+            pair
+        }
+    }
+
+    impl Factory for Secured {
+        fn pair(&self) -> Pair {
+            self.connect(self.shape, None)
+        }
+
+        fn cut_after(&self, bytes: u64) -> Pair {
+            self.connect(Some(self.shape.unwrap_or_default()), Some(bytes))
+        }
     }
 }

@@ -2,6 +2,9 @@
 //!
 //! [`suite`] is one set of tests over a [`Factory`](pair::Factory); each transport is a factory.
 
+#[cfg(feature = "tls")]
+#[path = "../support/certificates.rs"]
+mod certificates;
 mod factories;
 mod pair;
 mod suite;
@@ -48,3 +51,10 @@ conforms!(memory: crate::factories::Memories::default());
 conforms!(memory_with_little_room: crate::factories::Memories::tiny());
 conforms!(tcp: crate::factories::Sockets::v4());
 conforms!(tcp_over_ipv6: crate::factories::Sockets::v6());
+conforms!(shaped_memory: crate::factories::Virtual::default());
+#[cfg(feature = "tls")]
+conforms!(tls: crate::factories::Secured::new("127.0.0.1:0"));
+#[cfg(feature = "tls")]
+conforms!(tls_over_ipv6: crate::factories::Secured::new("[::1]:0"));
+#[cfg(feature = "tls")]
+conforms!(shaped_tls: crate::factories::Secured::shaped("127.0.0.1:0"));

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use portolan_testkit::PATIENCE;
+use portolan_transport::clock::Clock as _;
 use portolan_transport::{
     Class, Destination, Progress, Source, State, StreamId, TransportError, skip_destinations,
     skip_sources,
@@ -139,13 +140,16 @@ fn fill(pair: &mut Pair, from: usize, on: StreamId, bytes: &[u8]) -> usize {
         match pair.ends[from].send(on, &[Source::from(&bytes[sent % bytes.len()..])]) {
             Progress::Moved(moved) => sent += moved,
             Progress::Blocked => {
-                // What is under way in the kernel makes room for a moment.
-                if !soon_readable(&*pair.ends[from]) {
-                    let wake = pair.ends[from].wake_at();
-                    match (&pair.clock, wake) {
-                        (Some(_), Some(_)) => drop(pair.wait()),
-                        _ => return sent,
-                    }
+                let is_ready = match &pair.clock {
+                    Some(_) => pair.readable()[from],
+                    // What is under way in the kernel makes room for a moment.
+                    None => soon_readable(&*pair.ends[from]),
+                };
+                // The other end's descriptor tells of what lies there unread.
+                match (&pair.clock, pair.ends[from].wake_at()) {
+                    _ if is_ready => {}
+                    (Some(clock), Some(wake)) => clock.advance(wake.saturating_sub(clock.now())),
+                    _ => return sent,
                 }
                 pair.ends[from].progress();
             }
