@@ -163,7 +163,7 @@ impl Queues {
         self.ends[1 - end].datagrams.pop_front()
     }
 
-    /// What an end is like now; whoever was blocked tries again.
+    /// What an end is like now. A sender that was blocked tries again.
     pub(super) fn progress(&mut self, end: usize) -> (State, Progress) {
         let streams = self.ends[end].streams.values_mut();
         streams.for_each(|stream| stream.blocked = false);

@@ -16,7 +16,7 @@
 //! [`Newcomer`](crate::Peer::Newcomer).
 //!
 //! Nothing is resumed: each connection shows and checks certificates anew, so a node that is
-//! forgotten, or whose certificate has expired, comes back by no ticket.
+//! forgotten, or whose certificate has expired, cannot come back by a session of before.
 
 mod certificate;
 mod cluster;
