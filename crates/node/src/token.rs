@@ -256,13 +256,7 @@ mod tests {
         assert_eq!(line.lines().count(), 1);
         assert_eq!(line.parse(), Ok(token()));
         assert_eq!(format!(" {}\n", line.to_lowercase()).parse(), Ok(token()));
-        assert_eq!(
-            line.replace('0', "o")
-                .replacen("hall.example:7411", "hall.example:7411", 1)
-                .replace('-', "")
-                .parse(),
-            Ok(token())
-        );
+        assert_eq!(line.replace('0', "o").replace('-', "").parse(), Ok(token()));
         let mut v6 = token();
         v6.address = "[2001:db8::1]:7411".to_owned();
         assert_eq!(v6.to_string().parse(), Ok(v6));

@@ -89,7 +89,7 @@ fn a_token_is_good_once_and_what_was_mistyped_or_is_of_another_node_is_refused()
     let refused = hall.audit().pop().unwrap();
     assert_eq!(refused["event"], "refused");
     // Of another cluster, at the same address: the chain is not what the token says.
-    let mut other = Machine::new("other");
+    let other = Machine::new("other");
     other.init();
     let elsewhere = other.succeeds(&["invite", "--address", &hall.address()]);
     let error = again.fails(&["join", elsewhere.trim(), "--name", "second"], 1);

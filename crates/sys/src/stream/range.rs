@@ -140,21 +140,23 @@ impl<'a> Source<'a> {
         let len = self.len().min(into.len());
         let (head, words) = words_of(from, len);
         let byte = |at: usize| {
+            let place = from.wrapping_add(at);
             // SAFETY:
             // - In bounds: `at` is less than `len`, which is at most the range's length (R1).
             // - Mapped for as long as `self` lives (R2).
             // - A byte is aligned; processes that write it meanwhile are no data race, because the
             //   access is atomic.
-            unsafe { AtomicU8::from_ptr(from.add(at)) }.load(Ordering::Relaxed)
+            unsafe { AtomicU8::from_ptr(place) }.load(Ordering::Relaxed)
         };
         (0..head).for_each(|at| into[at] = byte(at));
         for word in 0..words {
             let at = head + word * WORD;
+            let place = from.wrapping_add(at);
             // SAFETY:
             // - In bounds: `words_of` counts whole words of the `len` bytes behind `head` (R1).
             // - Aligned: `words_of` says where the words begin.
             // - Mapped for as long as `self` lives (R2), and no data race, because it is atomic.
-            let value = unsafe { AtomicU64::from_ptr(from.add(at).cast()) }.load(Ordering::Relaxed);
+            let value = unsafe { AtomicU64::from_ptr(place.cast()) }.load(Ordering::Relaxed);
             into[at..at + WORD].copy_from_slice(&value.to_ne_bytes());
         }
         (head + words * WORD..len).for_each(|at| into[at] = byte(at));
@@ -218,23 +220,25 @@ impl Destination<'_> {
         let len = self.len().min(bytes.len());
         let (head, words) = words_of(to, len);
         let write = |at: usize| {
+            let place = to.wrapping_add(at);
             // SAFETY:
             // - In bounds: `at` is less than `len`, which is at most the range's length (R1).
             // - Mapped and writable for as long as `self` lives (R2).
             // - A byte is aligned; processes that access it meanwhile are no data race, because the
             //   access is atomic.
-            unsafe { AtomicU8::from_ptr(to.add(at)) }.store(bytes[at], Ordering::Relaxed);
+            unsafe { AtomicU8::from_ptr(place) }.store(bytes[at], Ordering::Relaxed);
         };
         (0..head).for_each(write);
         for word in 0..words {
             let at = head + word * WORD;
             let mut value = [0; WORD];
             value.copy_from_slice(&bytes[at..at + WORD]);
+            let place = to.wrapping_add(at);
             // SAFETY:
             // - In bounds: `words_of` counts whole words of the `len` bytes behind `head` (R1).
             // - Aligned: `words_of` says where the words begin.
             // - Mapped for as long as `self` lives (R2), and no data race, because it is atomic.
-            unsafe { AtomicU64::from_ptr(to.add(at).cast()) }
+            unsafe { AtomicU64::from_ptr(place.cast()) }
                 .store(u64::from_ne_bytes(value), Ordering::Relaxed);
         }
         (head + words * WORD..len).for_each(write);

@@ -44,23 +44,13 @@ const LINK: &[u8] = b"portolan-link/1";
 /// The protocol's name of a newcomer's connection.
 const JOIN: &[u8] = b"portolan-join/1";
 
-/// What a node's connections are like.
-#[derive(Clone, Debug)]
+/// What a node's connections are like: by default without newcomers, to any node of the cluster.
+#[derive(Clone, Debug, Default)]
 pub struct LinkOptions {
     /// Clients without a certificate are let in, to ask for one.
     pub newcomers: bool,
     /// Connections go to this node alone.
     pub only: Option<NodeId>,
-}
-
-impl Default for LinkOptions {
-    /// No newcomers; to any node of the cluster.
-    fn default() -> Self {
-        Self {
-            newcomers: false,
-            only: None,
-        }
-    }
 }
 
 /// Links between nodes of a cluster.

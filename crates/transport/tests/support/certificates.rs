@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use portolan_transport::tls::{Certificate, Cluster, Identity};
-use portolan_transport::{Moment, NodeId};
+use portolan_transport::tls::{Cluster, Identity};
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose,
@@ -34,11 +33,6 @@ impl Authority {
         }
     }
 
-    /// The id of its key.
-    pub(crate) fn key(&self) -> [u8; 16] {
-        Certificate::read(&self.certificate).unwrap().key
-    }
-
     /// A new node's identity, valid from and until these times of day.
     pub(crate) fn identity(&self, name: &str, from: u64, until: u64) -> Identity {
         let key = KeyPair::generate().unwrap();
@@ -61,7 +55,7 @@ impl Authority {
 
     pub(crate) fn node_valid(&self, name: &str, from: u64, until: u64) -> Cluster {
         let identity = self.identity(name, from, until);
-        Cluster::new(&identity, &[self.certificate.clone()]).unwrap()
+        Cluster::new(&identity, std::slice::from_ref(&self.certificate)).unwrap()
     }
 }
 
@@ -71,13 +65,4 @@ fn params(name: &str, from: u64, until: u64) -> CertificateParams {
     params.not_before = rcgen::date_time_ymd(1970, 1, 1) + Duration::from_secs(from);
     params.not_after = rcgen::date_time_ymd(1970, 1, 1) + Duration::from_secs(until);
     params
-}
-
-pub(crate) fn moment(seconds: u64) -> Moment {
-    Moment { seconds }
-}
-
-/// The id of a node's key.
-pub(crate) fn id(identity: &Identity) -> NodeId {
-    Certificate::read(&identity.certificate).unwrap().node()
 }
