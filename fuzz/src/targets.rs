@@ -9,6 +9,7 @@ mod export;
 mod follow;
 mod frozen;
 mod import;
+mod join;
 mod rendezvous;
 mod topic;
 mod words;
@@ -25,6 +26,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("frozen", frozen::run),
     ("bridge", bridge::run),
     ("import", import::run),
+    ("join", join::run),
     ("byte_ring", byte_ring::run),
     ("rendezvous", rendezvous::run),
     ("topic", topic::run),

@@ -27,6 +27,8 @@
 //! | [`connect`] | what a client from outside and the host say to one another |
 //! | [`denied`] | why a client is not let in |
 //! | [`vmmc`] | what importers and exporters say to one another, and the pages they share |
+//! | [`preface`] | what a transport between nodes says first on a connection |
+//! | [`join`] | what a newcomer and the node that lets it in say to one another |
 //! | [`delegate`] | the records between exporter, host and importer where the host copies |
 //!
 //! ```
@@ -46,10 +48,12 @@ pub mod delegate;
 pub mod denied;
 pub mod handshake;
 pub mod hello;
+pub mod join;
 pub mod limits;
 pub mod name;
 pub mod owner;
 pub mod port;
+pub mod preface;
 pub mod public;
 pub mod region;
 pub mod rpc;

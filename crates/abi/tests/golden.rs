@@ -10,10 +10,12 @@ use portolan_abi::delegate::{Act, Capability, Delegation, Outcome, Ready, Reply,
 use portolan_abi::denied::Denied;
 use portolan_abi::handshake;
 use portolan_abi::hello::{Answer, Greeting, Hello, Look, Reason, Refusal, Return, Welcome};
+use portolan_abi::join::{JOIN_MAGIC, JOIN_VERSION, JoinAnswer, JoinOutcome, JoinRequest};
 use portolan_abi::limits::MAX_NAME;
 use portolan_abi::owner::{ChunkUse, ChunkWord, Descriptor, Size};
 use portolan_abi::port::{Leaving, PortName, PortPhase, PortStatus, QueuePlace, RightCount};
 use portolan_abi::port::{RightKind, RightWord, SendCount, Travelling};
+use portolan_abi::preface::{Carries, PREFACE_MAGIC, PREFACE_VERSION, Preface};
 use portolan_abi::public::{PublicKind, PublicState};
 use portolan_abi::rpc;
 use portolan_abi::signal::Block;
@@ -183,6 +185,33 @@ fn vmmc(way: Way, ranges: &[(u64, u64)]) -> vmmc::Answer {
 }
 
 records! {
+    join_requests: JoinRequest {
+        JoinRequest {
+            magic: JOIN_MAGIC,
+            version: JOIN_VERSION,
+            invitation: [0xab; 8],
+            proof: [0xcd; 32],
+            name: 4,
+            request: 0x0102,
+        } => "52: 50544a4e 01000000 abababab abababab cdcdcdcd cdcdcdcd cdcdcdcd cdcdcdcd cdcdcdcd cdcdcdcd cdcdcdcd cdcdcdcd 04000201",
+    }
+    join_answers: JoinAnswer {
+        JoinAnswer {
+            magic: JOIN_MAGIC,
+            version: JOIN_VERSION,
+            outcome: JoinOutcome::WrongProof,
+            authorities: 2,
+            certificate: 0x0102,
+        } => "12: 50544a4e 01000000 04020201",
+    }
+    prefaces: Preface {
+        Preface {
+            magic: PREFACE_MAGIC,
+            version: PREFACE_VERSION,
+            carries: Carries::Bulk,
+            link: [0xab; 16],
+        } => "32: 50544c46 01000000 02000000 00000000 abababab abababab abababab abababab",
+    }
     hellos: Hello {
         Hello { name: space_name() } => "72: 50544c4e 04000000 63616d65 7261",
     }

@@ -16,6 +16,7 @@
 //! | [`watch`] | many descriptors, timers and Unix signals at once |
 //! | [`process`] | pidfds, `/proc/PID`, other processes' memory, poll, eventfd |
 //! | [`socket`] | sequenced-packet Unix sockets that carry descriptors |
+//! | [`stream`] | TCP sockets that never block, and checked ranges of memory to send and receive |
 //! | [`userfault`] | closing and opening pages with userfaultfd minor faults |
 //! | [`track`] | finding the pages of a range that were written |
 //! | [`fault`] | the SIGSEGV and SIGBUS handler, by address range |
@@ -46,6 +47,7 @@ pub mod probe;
 pub mod process;
 pub mod shared;
 pub mod socket;
+pub mod stream;
 pub mod ticks;
 mod time;
 pub mod track;

@@ -1,0 +1,130 @@
+//! Parses the command line. Every command's help ends in an example and its exit codes.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand};
+use portolan_node::config::LISTEN;
+use portolan_transport::NodeId;
+
+/// What a command exits with.
+macro_rules! exit_codes {
+    () => {
+        concat!(
+            "\n\nExit codes:",
+            "\n  0  done",
+            "\n  1  this system, or another node, failed",
+            "\n  2  the command line, or a file of the state directory, is wrong",
+            "\n  3  a bug in portolan-node",
+        )
+    };
+}
+
+/// One daemon a machine, which links its domains to those of other machines.
+#[derive(Debug, Parser)]
+#[command(
+    name = "portolan-node",
+    bin_name = "portolan node",
+    version,
+    arg_required_else_help = true,
+    after_help = concat!(
+        "Example:\n  portolan node init && portolan node up &\n  portolan node invite\n  portolan node join 192.0.2.10:7411/K3V9-...",
+        exit_codes!()
+    )
+)]
+pub(crate) struct Args {
+    /// The state directory: key, certificate, node.toml
+    #[arg(long, global = true, value_name = "DIR", env = "PORTOLAN_NODE_STATE")]
+    pub(crate) state: Option<PathBuf>,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Init(InitArgs),
+    Invite(InviteArgs),
+    Join(JoinArgs),
+    Forget(ForgetArgs),
+    Authority(AuthorityArgs),
+    /// Run the node until it is asked to end
+    #[command(after_help = concat!("Example:\n  portolan node up", exit_codes!()))]
+    Up,
+    /// Ask the running node to say farewell to its peers, and to end
+    #[command(after_help = concat!("Example:\n  portolan node leave", exit_codes!()))]
+    Leave,
+    Status(StatusArgs),
+}
+
+/// Make the first node of a cluster: its authority, its key, its node.toml.
+#[derive(Debug, clap::Args)]
+#[command(after_help = concat!("Example:\n  portolan node init --name hall", exit_codes!()))]
+pub(crate) struct InitArgs {
+    #[command(flatten)]
+    pub(crate) new: NewArgs,
+}
+
+/// What a new node is like.
+#[derive(Debug, clap::Args)]
+pub(crate) struct NewArgs {
+    /// The node's name (default: this machine's)
+    #[arg(long)]
+    pub(crate) name: Option<String>,
+    /// Where it listens
+    #[arg(long, value_name = "ADDRESS", default_value = LISTEN)]
+    pub(crate) listen: SocketAddr,
+}
+
+/// Print one line that lets a newcomer in, once, for ten minutes.
+///
+/// Give it to nobody else: a reader of the line can join in the newcomer's place.
+#[derive(Debug, clap::Args)]
+#[command(after_help = concat!("Example:\n  portolan node invite --address hall.example:7411", exit_codes!()))]
+pub(crate) struct InviteArgs {
+    /// Where the newcomer reaches this node (default: `advertise` of node.toml, else what it listens at)
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) address: Option<String>,
+}
+
+/// Join the cluster that a token leads to.
+///
+/// The key is made here and stays here; the node that has printed the token signs it.
+#[derive(Debug, clap::Args)]
+#[command(after_help = concat!("Example:\n  portolan node join 192.0.2.10:7411/K3V9-...", exit_codes!()))]
+pub(crate) struct JoinArgs {
+    /// The line that `portolan node invite` has printed
+    pub(crate) token: String,
+    #[command(flatten)]
+    pub(crate) new: NewArgs,
+}
+
+/// Refuse a node's key from now on, and end the link with it.
+#[derive(Debug, clap::Args)]
+#[command(after_help = concat!("Example:\n  portolan node forget 6f1c0a2be5d94b7f8a3e5c21d07b9e44", exit_codes!()))]
+pub(crate) struct ForgetArgs {
+    /// The node's id, as `portolan node status` shows it
+    #[arg(value_name = "NODE")]
+    pub(crate) node: NodeId,
+}
+
+/// Back up the authority's key, or have it on this node too.
+#[derive(Debug, clap::Args)]
+#[command(after_help = concat!("Example:\n  portolan node authority --copy authority.pem\n  portolan node authority --install authority.pem", exit_codes!()))]
+#[group(required = true, multiple = false)]
+pub(crate) struct AuthorityArgs {
+    /// Write the key and its certificate to this file, which must not be there
+    #[arg(long, value_name = "FILE")]
+    pub(crate) copy: Option<PathBuf>,
+    /// Take them from this file, so that this node may let others in
+    #[arg(long, value_name = "FILE")]
+    pub(crate) install: Option<PathBuf>,
+}
+
+/// Show the running node and its peers.
+#[derive(Debug, clap::Args)]
+#[command(after_help = concat!("Example:\n  portolan node status --json", exit_codes!()))]
+pub(crate) struct StatusArgs {
+    /// Print it as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}

@@ -1,0 +1,355 @@
+//! Keys and certificates: a cluster's authority, and what it says of nodes.
+
+use std::time::Duration;
+
+use portolan_transport::tls::{Certificate, Cluster, Identity};
+use portolan_transport::{Moment, NodeId};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertificateSigningRequestParams, DnType,
+    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, PublicKeyData,
+};
+
+use crate::config::is_node_name;
+use crate::state::State;
+use crate::{NodeError, Result};
+
+/// How long a node's certificate is valid.
+pub const NODE_VALID: Duration = Duration::from_secs(30 * 86_400);
+/// After how much of it a node's certificate is renewed.
+pub const RENEW_AFTER: Duration = Duration::from_secs(20 * 86_400);
+/// How long the authority's is.
+const AUTHORITY_VALID: Duration = Duration::from_secs(3650 * 86_400);
+/// How much earlier a certificate is valid, because clocks differ.
+const CLOCKS_DIFFER: Duration = Duration::from_secs(300);
+
+/// Who signs.
+#[derive(Debug)]
+pub struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    certificate: Vec<u8>,
+}
+
+/// Certificates in the text form of files.
+fn in_text(certificates: &[Vec<u8>]) -> String {
+    let block = |der: &Vec<u8>| pem::encode(&pem::Pem::new("CERTIFICATE", der.clone()));
+    certificates.iter().map(block).collect()
+}
+
+/// The blocks of a file with this tag.
+fn blocks(text: &str, tag: &str, name: &str, state: &State) -> Result<Vec<Vec<u8>>> {
+    let damaged = |what: String| NodeError::Damaged {
+        path: state.file(name),
+        what,
+    };
+    let blocks = pem::parse_many(text).map_err(|error| damaged(error.to_string()))?;
+    let blocks = blocks.into_iter().filter(|block| block.tag() == tag);
+    let contents: Vec<_> = blocks.map(pem::Pem::into_contents).collect();
+    match contents.is_empty() {
+        true => Err(damaged(format!("it has no {tag}"))),
+        false => Ok(contents),
+    }
+}
+
+fn new_key() -> Result<KeyPair> {
+    KeyPair::generate().map_err(NodeError::certificate)
+}
+
+fn params(name: &str, now: Moment, valid: Duration) -> CertificateParams {
+    let epoch = rcgen::date_time_ymd(1970, 1, 1);
+    let at = |seconds: u64| epoch + Duration::from_secs(seconds);
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::CommonName, name);
+    params.not_before = at(now.seconds.saturating_sub(CLOCKS_DIFFER.as_secs()));
+    params.not_after = at(now.seconds.saturating_add(valid.as_secs()));
+    params
+}
+
+impl Authority {
+    /// A new one, and its private key.
+    fn new(name: &str, now: Moment) -> Result<(Self, KeyPair)> {
+        let key = new_key()?;
+        let mut params = params(name, now, AUTHORITY_VALID);
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+        let certificate = params.self_signed(&key).map_err(NodeError::certificate)?;
+        let certificate = certificate.der().to_vec();
+        let again = KeyPair::try_from(key.serialize_der()).map_err(NodeError::certificate)?;
+        let issuer = Issuer::new(params, again);
+        Ok((
+            Self {
+                issuer,
+                certificate,
+            },
+            key,
+        ))
+    }
+
+    /// The one whose key a state directory has.
+    ///
+    /// # Errors
+    ///
+    /// [`NodeError::NoAuthority`]; what reading a key can say.
+    pub fn load(state: &State) -> Result<Self> {
+        let text = state
+            .read_key("authority.key")?
+            .ok_or(NodeError::NoAuthority)?;
+        let damaged = |what: String| NodeError::Damaged {
+            path: state.file("authority.key"),
+            what,
+        };
+        let key = KeyPair::from_pem(&text).map_err(|error| damaged(error.to_string()))?;
+        let own = portolan_transport::tls::key_id(&key.subject_public_key_info());
+        let mut known = authorities(state)?.into_iter();
+        let certificate = known
+            .find(|der| Certificate::read(der).is_ok_and(|c| c.key == own))
+            .ok_or_else(|| damaged("authority.crt has no certificate of this key".to_owned()))?;
+        let issuer = Issuer::from_ca_cert_der(&certificate.clone().into(), key)
+            .map_err(|error| damaged(error.to_string()))?;
+        Ok(Self {
+            issuer,
+            certificate,
+        })
+    }
+
+    /// The id of its key.
+    ///
+    /// # Errors
+    ///
+    /// [`NodeError::Transport`]: its certificate cannot be read.
+    pub fn key(&self) -> Result<[u8; 16]> {
+        Ok(Certificate::read(&self.certificate)?.key)
+    }
+
+    /// Signs a certificate of a node's public key, in DER.
+    ///
+    /// # Errors
+    ///
+    /// [`NodeError::Certificate`].
+    pub fn sign(&self, name: &str, key: &impl PublicKeyData, now: Moment) -> Result<Vec<u8>> {
+        let mut params = params(name, now, NODE_VALID);
+        params.use_authority_key_identifier_extension = true;
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![
+            ExtendedKeyUsagePurpose::ServerAuth,
+            ExtendedKeyUsagePurpose::ClientAuth,
+        ];
+        let signed = params.signed_by(key, &self.issuer);
+        Ok(signed.map_err(NodeError::certificate)?.der().to_vec())
+    }
+}
+
+/// What a signing request asks for, if it is signed by the key that it is for.
+///
+/// # Errors
+///
+/// [`NodeError::Wrong`]: it is none.
+pub fn read_request(der: &[u8]) -> Result<impl PublicKeyData + use<>> {
+    let wrong = |what: String| NodeError::Wrong {
+        what: format!("this is no signing request: {what}"),
+    };
+    let der = der.to_vec().into();
+    let read = CertificateSigningRequestParams::from_der(&der);
+    // Of all that it says only the key counts: what a certificate says is the authority's.
+    Ok(read.map_err(|error| wrong(error.to_string()))?.public_key)
+}
+
+/// A newcomer's key and its signing request, in DER.
+///
+/// # Errors
+///
+/// [`NodeError::Certificate`].
+pub fn request(name: &str) -> Result<(KeyPair, Vec<u8>)> {
+    let key = new_key()?;
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::CommonName, name);
+    let request = params
+        .serialize_request(&key)
+        .map_err(NodeError::certificate)?;
+    Ok((key, request.der().to_vec()))
+}
+
+/// The certificates of the authorities that a node believes.
+///
+/// # Errors
+///
+/// [`NodeError::NotMade`], [`NodeError::Damaged`].
+pub fn authorities(state: &State) -> Result<Vec<Vec<u8>>> {
+    let text = state.read("authority.crt")?;
+    let text = text.ok_or_else(|| NodeError::NotMade {
+        path: state.path().to_owned(),
+    })?;
+    blocks(&text, "CERTIFICATE", "authority.crt", state)
+}
+
+/// A node's identity as it lies in its state directory.
+///
+/// # Errors
+///
+/// [`NodeError::NotMade`], [`NodeError::Readable`], [`NodeError::Damaged`].
+pub fn identity(state: &State) -> Result<Identity> {
+    let none = || NodeError::NotMade {
+        path: state.path().to_owned(),
+    };
+    let key = state.read_key("node.key")?.ok_or_else(none)?;
+    let certificate = state.read("node.crt")?.ok_or_else(none)?;
+    let first = |blocks: Vec<Vec<u8>>| blocks.into_iter().next().unwrap_or_default();
+    Ok(Identity {
+        key: first(blocks(&key, "PRIVATE KEY", "node.key", state)?),
+        certificate: first(blocks(&certificate, "CERTIFICATE", "node.crt", state)?),
+    })
+}
+
+/// A node's place in its cluster, as its state directory says.
+///
+/// # Errors
+///
+/// As [`identity`] and [`authorities`].
+pub fn cluster(state: &State) -> Result<Cluster> {
+    let cluster = Cluster::new(&identity(state)?, &authorities(state)?)?;
+    cluster.forget(state.forgotten()?);
+    Ok(cluster)
+}
+
+/// Makes the first node of a cluster: authority, key, certificate.
+///
+/// # Errors
+///
+/// [`NodeError::AlreadyMade`]; what writing can say.
+pub fn make_first(state: &State, name: &str, now: Moment) -> Result<NodeId> {
+    check_new(state, name)?;
+    let (authority, authority_key) = Authority::new(&format!("{name}'s cluster"), now)?;
+    let (key, _) = request(name)?;
+    let certificate = authority.sign(name, &key, now)?;
+    state.write("authority.key", &authority_key.serialize_pem())?;
+    keep(state, &key, &certificate, &[authority.certificate])
+}
+
+/// Whether a node can be made in a state directory.
+///
+/// # Errors
+///
+/// [`NodeError::AlreadyMade`], [`NodeError::Wrong`].
+pub fn check_new(state: &State, name: &str) -> Result<()> {
+    if !is_node_name(name) {
+        return Err(NodeError::Wrong {
+            what: format!("{name:?} is no name of a node: 1 to 63 letters, digits, '-', '.', '_'"),
+        });
+    }
+    if state.has("node.crt") {
+        let identity = identity(state)?;
+        return Err(NodeError::AlreadyMade {
+            path: state.path().to_owned(),
+            node: Certificate::read(&identity.certificate)?.node(),
+        });
+    }
+    Ok(())
+}
+
+/// Keeps a new node's key, its certificate, and whom it believes. The certificate comes last: with
+/// it there is a node.
+///
+/// # Errors
+///
+/// What writing can say.
+pub fn keep(
+    state: &State,
+    key: &KeyPair,
+    certificate: &[u8],
+    authorities: &[Vec<u8>],
+) -> Result<NodeId> {
+    state.write("node.key", &key.serialize_pem())?;
+    state.write("authority.crt", &in_text(authorities))?;
+    state.write("node.crt", &in_text(&[certificate.to_vec()]))?;
+    Ok(Certificate::read(certificate)?.node())
+}
+
+/// When a certificate is to be renewed.
+pub fn renew_at(certificate: &Certificate) -> Moment {
+    let valid = certificate
+        .not_after
+        .seconds
+        .saturating_sub(certificate.not_before.seconds);
+    Moment {
+        seconds: certificate.not_before.seconds + valid / 3 * 2,
+    }
+}
+
+/// Keeps a certificate of the same key in place of the one that there is.
+///
+/// # Errors
+///
+/// [`NodeError::Wrong`]: it is of another key. What writing can say.
+pub fn renew(state: &State, certificate: &[u8]) -> Result<Identity> {
+    let mut identity = identity(state)?;
+    let [old, new] = [&identity.certificate[..], certificate].map(Certificate::read);
+    if old?.key != new?.key {
+        return Err(NodeError::Wrong {
+            what: "the new certificate is of another key".to_owned(),
+        });
+    }
+    identity.certificate = certificate.to_vec();
+    state.write("node.crt", &in_text(&[certificate.to_vec()]))?;
+    Ok(identity)
+}
+
+/// Signs this node's own certificate again, with the authority's key that it has.
+///
+/// # Errors
+///
+/// [`NodeError::NoAuthority`]; what reading and writing can say.
+pub fn renew_own(state: &State, now: Moment) -> Result<Identity> {
+    let authority = Authority::load(state)?;
+    let own = identity(state)?;
+    let name = Certificate::read(&own.certificate)?.name;
+    let key = KeyPair::try_from(own.key).map_err(NodeError::certificate)?;
+    let certificate = authority.sign(&name, &key, now)?;
+    renew(state, &certificate)
+}
+
+/// The authority's key and certificate as one text, to be kept in a safe place, or given to a
+/// further node that may then let others in.
+///
+/// # Errors
+///
+/// [`NodeError::NoAuthority`].
+pub fn copy(state: &State) -> Result<String> {
+    let authority = Authority::load(state)?;
+    let key = state.read_key("authority.key")?;
+    let key = key.ok_or(NodeError::NoAuthority)?;
+    Ok(key + &in_text(&[authority.certificate]))
+}
+
+/// Takes the authority's key from such a text.
+///
+/// # Errors
+///
+/// [`NodeError::Wrong`]: it is of another cluster, or is none.
+pub fn install(state: &State, text: &str) -> Result<()> {
+    let wrong = |what: &str| NodeError::Wrong {
+        what: what.to_owned(),
+    };
+    let key = KeyPair::from_pem(text).map_err(|_| wrong("the file has no private key"))?;
+    let id = portolan_transport::tls::key_id(&key.subject_public_key_info());
+    let is_ours = |der: &Vec<u8>| Certificate::read(der).is_ok_and(|c| c.key == id);
+    if !authorities(state)?.iter().any(is_ours) {
+        return Err(wrong("the key is of the authority of another cluster"));
+    }
+    state.write("authority.key", &key.serialize_pem())
+}
+
+/// A signing request for this node's own key.
+///
+/// # Errors
+///
+/// What reading can say.
+pub fn request_again(state: &State) -> Result<Vec<u8>> {
+    let own = identity(state)?;
+    let name = Certificate::read(&own.certificate)?.name;
+    let key = KeyPair::try_from(own.key).map_err(NodeError::certificate)?;
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::CommonName, name);
+    let request = params
+        .serialize_request(&key)
+        .map_err(NodeError::certificate)?;
+    Ok(request.der().to_vec())
+}

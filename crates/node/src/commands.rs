@@ -1,0 +1,323 @@
+//! The commands.
+
+use std::fs::OpenOptions;
+use std::io::{Read as _, Write as _};
+use std::net::ToSocketAddrs as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use portolan_node::audit::{self, Event};
+use portolan_node::authority::{self, Authority};
+use portolan_node::config::{Config, is_node_name};
+use portolan_node::join;
+use portolan_node::state::State;
+use portolan_node::token::Token;
+use portolan_node::up::{self, Ask, PeerStatus, Status};
+use portolan_node::{NodeError, Result, invitations};
+use portolan_transport::clock::{Clock, SystemClock};
+use portolan_transport::{Address, Moment};
+use serde::Serialize;
+
+use crate::args::{
+    Args, AuthorityArgs, Command, ForgetArgs, InitArgs, InviteArgs, JoinArgs, NewArgs, StatusArgs,
+};
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let path = match &args.state {
+        Some(path) => path.clone(),
+        None => default_state()?,
+    };
+    let state = State::at(&path)?;
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
+    let now = Moment {
+        seconds: clock.of_day().as_secs(),
+    };
+    match &args.command {
+        Command::Init(args) => init(&state, args, now),
+        Command::Invite(args) => invite(&state, args, now),
+        Command::Join(args) => join(&state, args, clock),
+        Command::Forget(args) => forget(&state, args, now),
+        Command::Authority(args) => keep_authority(&state, args),
+        Command::Up => up::run(&state, clock, |status| {
+            eprintln!(
+                "{} ({}) listens at {}",
+                status.name, status.node, status.listen
+            );
+        }),
+        Command::Leave => up::ask(&state, Ask::Leave).map(|_| ()),
+        Command::Status(args) => status(&state, args),
+    }
+}
+
+/// Where a node's state lies unless it is said.
+fn default_state() -> Result<PathBuf> {
+    if portolan_sys::process::user() == 0 {
+        return Ok("/var/lib/portolan-node".into());
+    }
+    let of = |name: &str| std::env::var_os(name).map(PathBuf::from);
+    let absolute = |path: PathBuf| path.is_absolute().then_some(path);
+    let state = of("XDG_STATE_HOME").and_then(absolute);
+    let state = state.or_else(|| Some(of("HOME").and_then(absolute)?.join(".local/state")));
+    state
+        .map(|state| state.join("portolan-node"))
+        .ok_or_else(|| NodeError::Wrong {
+            what: "there is no home directory: name a state directory (--state)".to_owned(),
+        })
+}
+
+/// The name of a new node.
+fn name_of(args: &NewArgs) -> Result<String> {
+    if let Some(name) = &args.name {
+        return Ok(name.clone());
+    }
+    let machine = rustix::system::uname();
+    let name = machine.nodename().to_string_lossy().into_owned();
+    match is_node_name(&name) {
+        true => Ok(name),
+        false => Err(NodeError::Wrong {
+            what: format!("{name:?}, this machine's name, is no name of a node: say --name"),
+        }),
+    }
+}
+
+/// The node.toml of a new node.
+fn first_config(state: &State, name: &str, args: &NewArgs, peers: &[String]) -> Result<()> {
+    let peers: Vec<_> = peers.iter().map(|peer| format!("{peer:?}")).collect();
+    let text = format!(
+        "# What this node is to do; all else has defaults.\nname = {name:?}\nlisten = \"{}\"\npeers = [{}]\n",
+        args.listen,
+        peers.join(", "),
+    );
+    // What cannot be read is not written.
+    Config::read(&text, &state.file("node.toml"))?;
+    state.write("node.toml", &text)
+}
+
+fn init(state: &State, args: &InitArgs, now: Moment) -> Result<()> {
+    let name = name_of(&args.new)?;
+    authority::check_new(state, &name)?;
+    first_config(state, &name, &args.new, &[])?;
+    let node = authority::make_first(state, &name, now)?;
+    say(&format!(
+        "{name} is node {node}; its state lies in {}",
+        state.path().display()
+    ))
+}
+
+fn invite(state: &State, args: &InviteArgs, now: Moment) -> Result<()> {
+    let config = state.config()?;
+    let authority = Authority::load(state)?;
+    let address = match (&args.address, &config.advertise) {
+        (Some(address), _) | (None, Some(address)) => address.clone(),
+        (None, None) => reachable(state, &config)?,
+    };
+    let token = invitations::invite(state, &address, authority.key()?, now)?;
+    let line = token.to_string();
+    if line.parse::<Token>().as_ref() != Ok(&token) {
+        return Err(NodeError::Wrong {
+            what: format!("{address:?} is not HOST:PORT"),
+        });
+    }
+    let number = invitations::in_words(invitations::number(&token.secret));
+    audit::note(state, now, &Event::Invited { invitation: number })?;
+    say(&line)
+}
+
+/// Where others reach this node, if it says nothing else.
+fn reachable(state: &State, config: &Config) -> Result<String> {
+    // The port that the kernel has chosen, where it was to.
+    let listens = match up::ask(state, Ask::Status) {
+        Ok(answer) => status_of(&answer)?.listen.parse().unwrap_or(config.listen),
+        Err(_) => config.listen,
+    };
+    let unknown = || {
+        NodeError::Wrong {
+        what: "the address of this node is not known: say --address HOST:PORT, or `advertise` in node.toml".to_owned(),
+    }
+    };
+    if listens.port() == 0 {
+        return Err(unknown());
+    }
+    if !listens.ip().is_unspecified() {
+        return Ok(listens.to_string());
+    }
+    let machine = rustix::system::uname();
+    let name = machine.nodename().to_string_lossy().into_owned();
+    match is_node_name(&name) {
+        true => Ok(format!("{name}:{}", listens.port())),
+        false => Err(unknown()),
+    }
+}
+
+fn join(state: &State, args: &JoinArgs, clock: Arc<dyn Clock>) -> Result<()> {
+    let token: Token = args.token.parse()?;
+    let name = name_of(&args.new)?;
+    authority::check_new(state, &name)?;
+    let unknown = |error: std::io::Error| NodeError::Wrong {
+        what: format!("cannot look up {}: {error}", token.address),
+    };
+    let addresses = token.address.to_socket_addrs().map_err(unknown)?;
+    let addresses: Vec<_> = addresses.map(Address::Internet).collect();
+    // Before the token is used up: what can fail here must not cost it.
+    first_config(
+        state,
+        &name,
+        &args.new,
+        std::slice::from_ref(&token.address),
+    )?;
+    let node = join::join(state, &token, &name, &addresses, clock)?;
+    say(&format!(
+        "{name} is node {node}; its state lies in {}",
+        state.path().display()
+    ))
+}
+
+fn forget(state: &State, args: &ForgetArgs, now: Moment) -> Result<()> {
+    let own = authority::cluster(state)?.node();
+    if args.node == own {
+        return Err(NodeError::Wrong {
+            what: "that is this node itself".to_owned(),
+        });
+    }
+    state.forget(args.node)?;
+    audit::note(
+        state,
+        now,
+        &Event::Forgotten {
+            node: audit::id(args.node),
+        },
+    )?;
+    match up::ask(state, Ask::Reload) {
+        Ok(_) | Err(NodeError::NotRunning { .. }) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+fn keep_authority(state: &State, args: &AuthorityArgs) -> Result<()> {
+    if let Some(path) = &args.copy {
+        let text = authority::copy(state)?;
+        let failed = || file_error("cannot write", path);
+        let mut options = OpenOptions::new();
+        // One that is there may be readable, or somebody's link.
+        let options = options.write(true).create_new(true).mode(0o600);
+        let mut file = options.open(path).map_err(failed())?;
+        file.write_all(text.as_bytes()).map_err(failed())?;
+        file.sync_all().map_err(failed())?;
+    }
+    if let Some(path) = &args.install {
+        let failed = || file_error("cannot read", path);
+        let file = std::fs::File::open(path).map_err(failed())?;
+        let mut text = String::new();
+        file.take(1 << 20)
+            .read_to_string(&mut text)
+            .map_err(failed())?;
+        authority::install(state, &text)?;
+    }
+    Ok(())
+}
+
+fn file_error(doing: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> NodeError {
+    let path = path.to_owned();
+    move |source| NodeError::File {
+        doing,
+        path,
+        source,
+    }
+}
+
+fn status_of(answer: &str) -> Result<Status> {
+    serde_json::from_str(answer).map_err(|error| NodeError::Wrong {
+        what: format!("the running node's answer cannot be read ({error}): is it another version?"),
+    })
+}
+
+/// A value, and the version of the command that says so.
+#[derive(Serialize)]
+struct Versioned<T> {
+    version: &'static str,
+    #[serde(flatten)]
+    value: T,
+}
+
+fn status(state: &State, args: &StatusArgs) -> Result<()> {
+    let status = status_of(&up::ask(state, Ask::Status)?)?;
+    if args.json {
+        let value = Versioned {
+            version: env!("CARGO_PKG_VERSION"),
+            value: &status,
+        };
+        let text = serde_json::to_string_pretty(&value);
+        return say(&text.map_err(|error| NodeError::Wrong {
+            what: error.to_string(),
+        })?);
+    }
+    let mut text = format!(
+        "node         {}\nname         {}\nincarnation  {}\nlistens at   {}\ncertificate  until {}, renewed from {} on\nlets in      {}\n",
+        status.node,
+        status.name,
+        status.incarnation,
+        status.listen,
+        status.certificate_until,
+        status.renews_at,
+        if status.authority {
+            "yes: it has the authority's key"
+        } else {
+            "no"
+        },
+    );
+    for node in &status.forgotten {
+        text += &format!("forgotten    {node}\n");
+    }
+    text += &peers(&status.peers);
+    say(text.trim_end())
+}
+
+fn peers(peers: &[PeerStatus]) -> String {
+    let head = ["NAME", "NODE", "STATE", "FOR", "ROUND TRIP", "ADDRESS"].map(str::to_owned);
+    let mut rows = vec![head];
+    for peer in peers {
+        let or_none = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
+        let seconds = peer.for_ms / 1_000;
+        rows.push([
+            or_none(&peer.name),
+            or_none(&peer.node),
+            peer.state.in_words().to_owned(),
+            format!("{seconds} s"),
+            peer.round_trip_us
+                .map_or("-".to_owned(), |us| format!("{us} us")),
+            or_none(&peer.address),
+        ]);
+    }
+    let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
+    let widths: Vec<_> = (0..6).map(width).collect();
+    let mut text = String::from("\n");
+    for (at, row) in rows.iter().enumerate() {
+        let cells = row
+            .iter()
+            .zip(&widths)
+            .map(|(cell, width)| format!("{cell:width$}"));
+        text += cells.collect::<Vec<_>>().join("  ").trim_end();
+        text += "\n";
+        let failure = at.checked_sub(1).and_then(|at| peers[at].failure.as_ref());
+        if let Some(failure) = failure {
+            text += &format!("  {failure}\n");
+        }
+    }
+    if peers.is_empty() {
+        text += "no peers\n";
+    }
+    text
+}
+
+/// Prints a line; a reader that has left is no error.
+fn say(text: &str) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    match writeln!(out, "{text}") {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(NodeError::System {
+            doing: "cannot print",
+            source: error,
+        }),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,28 @@
+//! The node: one daemon a machine, which links its domains to those of other machines.
+//!
+//! This crate has a node's identity and its links. What travels over the links, beside a hello and
+//! pings, is the message plane's.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`config`] | node.toml |
+//! | [`state`] | the state directory: one user, whole files, keys that only their owner reads |
+//! | [`authority`] | keys and certificates: made, signed, renewed |
+//! | [`token`] | the line that lets a newcomer in |
+//! | [`invitations`] | tokens that were given out, each good once |
+//! | [`join`] | what a newcomer and the node that lets it in say to one another |
+//! | [`audit`] | who was let in, refused, forgotten |
+//! | [`up`] | a running node: its listener, its links, its control socket |
+#![forbid(unsafe_code)]
+
+pub mod audit;
+pub mod authority;
+pub mod config;
+mod error;
+pub mod invitations;
+pub mod join;
+pub mod state;
+pub mod token;
+pub mod up;
+
+pub use error::{NodeError, Result};

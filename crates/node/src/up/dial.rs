@@ -1,0 +1,179 @@
+//! A peer of node.toml that is connected to, again and again.
+//!
+//! ```text
+//! Waiting -> Resolving -> Trying (an address after another) -> Linked -> Waiting
+//!    ^___________|______________|  after a while, which doubles
+//! ```
+
+use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::time::Duration;
+
+use portolan_sys::process::{EventFd, random};
+use portolan_transport::{Connection, NodeId, Peer, State, Transport};
+
+/// The first pause between attempts, and the longest.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// Addresses of a name that are tried, at most.
+const MOST_ADDRESSES: usize = 8;
+
+#[derive(Debug)]
+pub(super) enum Phase {
+    Waiting(Duration),
+    Resolving(Receiver<Result<Vec<SocketAddr>, String>>),
+    Trying(Box<dyn Connection>, Vec<SocketAddr>),
+    /// There is a link with the node that answers there.
+    Linked,
+}
+
+/// A peer that is connected to.
+#[derive(Debug)]
+pub(super) struct Dial {
+    pub(super) target: String,
+    pub(super) phase: Phase,
+    pub(super) since: Duration,
+    pub(super) failure: Option<String>,
+    /// Who answered there last.
+    pub(super) node: Option<NodeId>,
+    pause: Duration,
+}
+
+impl Dial {
+    pub(super) fn new(target: String, now: Duration) -> Self {
+        Self {
+            target,
+            phase: Phase::Waiting(now),
+            since: now,
+            failure: None,
+            node: None,
+            pause: SHORTEST_PAUSE,
+        }
+    }
+
+    pub(super) fn connection(&self) -> Option<&dyn Connection> {
+        match &self.phase {
+            Phase::Trying(connection, _) => Some(&**connection),
+            _ => None,
+        }
+    }
+
+    pub(super) fn wake_at(&self) -> Option<Duration> {
+        match &self.phase {
+            Phase::Waiting(until) => Some(*until),
+            Phase::Trying(connection, _) => connection.wake_at(),
+            Phase::Resolving(_) | Phase::Linked => None,
+        }
+    }
+
+    /// The link is there.
+    pub(super) fn linked(&mut self, now: Duration) {
+        self.phase = Phase::Linked;
+        self.since = now;
+        self.pause = SHORTEST_PAUSE;
+        self.failure = None;
+    }
+
+    /// Tries again after a while, which is longer each time and not the same for all.
+    pub(super) fn fail(&mut self, now: Duration, why: String) {
+        let part = random::<1>().map_or(128, |[byte]| u32::from(byte));
+        let pause = self.pause / 2 + self.pause / 512 * part;
+        self.phase = Phase::Waiting(now + pause);
+        self.since = now;
+        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        self.failure = Some(why);
+    }
+
+    /// The link is gone: tries again soon.
+    pub(super) fn lost(&mut self, now: Duration, why: String) {
+        self.pause = SHORTEST_PAUSE;
+        self.fail(now, why);
+    }
+
+    /// Goes on; a connection that is up, if it is.
+    pub(super) fn step(
+        &mut self,
+        transport: &dyn Transport,
+        now: Duration,
+        wakes: &Arc<EventFd>,
+    ) -> Option<(Box<dyn Connection>, NodeId)> {
+        match &mut self.phase {
+            Phase::Waiting(until) if now >= *until => self.resolve(now, wakes),
+            Phase::Waiting(_) | Phase::Linked => {}
+            Phase::Resolving(resolved) => match resolved.try_recv() {
+                Ok(Ok(addresses)) => self.attempt(transport, addresses, now, "it has no address"),
+                Ok(Err(why)) => self.fail(now, why),
+                Err(TryRecvError::Empty) => {}
+                Err(TryRecvError::Disconnected) => {
+                    self.fail(now, "its name could not be looked up".to_owned());
+                }
+            },
+            Phase::Trying(connection, rest) => match connection.progress() {
+                State::Connecting => {}
+                State::Up => {
+                    let Peer::Node(node) = connection.peer() else {
+                        self.fail(now, "it has shown no certificate".to_owned());
+                        return None;
+                    };
+                    self.node = Some(node);
+                    let up = std::mem::replace(&mut self.phase, Phase::Linked);
+                    let Phase::Trying(connection, _) = up else {
+                        return None;
+                    };
+                    return Some((connection, node));
+                }
+                State::Over | State::Failed => {
+                    let why = connection.failure().map(ToString::to_string);
+                    let why = why.unwrap_or_else(|| "the peer ended the connection".to_owned());
+                    let rest = std::mem::take(rest);
+                    self.attempt(transport, rest, now, &why);
+                }
+            },
+        }
+        None
+    }
+
+    /// Looks the name up, anew each time, beside the node's thread: that may take long.
+    fn resolve(&mut self, now: Duration, wakes: &Arc<EventFd>) {
+        let (says, hears) = channel();
+        let (target, wakes) = (self.target.clone(), Arc::clone(wakes));
+        let looked_up = std::thread::Builder::new()
+            .name("node-names".to_owned())
+            .spawn(move || {
+                let addresses = target.to_socket_addrs();
+                let addresses = addresses.map(|found| found.take(MOST_ADDRESSES).collect());
+                // The node may have ended.
+                let _ = says.send(addresses.map_err(|error| error.to_string()));
+                let _ = wakes.notify();
+            });
+        self.since = now;
+        match looked_up {
+            Ok(_) => self.phase = Phase::Resolving(hears),
+            Err(error) => self.fail(now, error.to_string()),
+        }
+    }
+
+    /// Tries the next address.
+    fn attempt(
+        &mut self,
+        transport: &dyn Transport,
+        addresses: Vec<SocketAddr>,
+        now: Duration,
+        last: &str,
+    ) {
+        let mut rest = addresses.into_iter();
+        let mut why = last.to_owned();
+        while let Some(address) = rest.next() {
+            match transport.connect(&address.into()) {
+                Ok(connection) => {
+                    self.phase = Phase::Trying(connection, rest.collect());
+                    self.failure = (why != "it has no address").then_some(why);
+                    return;
+                }
+                Err(error) => why = error.to_string(),
+            }
+        }
+        self.fail(now, why);
+    }
+}

@@ -1,0 +1,71 @@
+//! What a running node says of itself.
+
+use serde::{Deserialize, Serialize};
+
+/// A running node.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Status {
+    /// Its id.
+    pub node: String,
+    /// Its name.
+    pub name: String,
+    /// How often it was started.
+    pub incarnation: u64,
+    /// Where it listens.
+    pub listen: String,
+    /// Until when its certificate is valid.
+    pub certificate_until: String,
+    /// From when it is renewed.
+    pub renews_at: String,
+    /// Whether it has the authority's key.
+    pub authority: bool,
+    /// Nodes that it refuses.
+    pub forgotten: Vec<String>,
+    /// Nodes that it knows, and addresses that it tries.
+    pub peers: Vec<PeerStatus>,
+}
+
+/// A peer of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerStatus {
+    /// Its id, once it was reached.
+    pub node: Option<String>,
+    /// Its name, once it was reached.
+    pub name: Option<String>,
+    /// Where it is tried, if node.toml says.
+    pub address: Option<String>,
+    /// How the link is.
+    pub state: PeerState,
+    /// For how many milliseconds.
+    pub for_ms: u64,
+    /// The last round trip, in microseconds.
+    pub round_trip_us: Option<u64>,
+    /// Why the last attempt came to nothing.
+    pub failure: Option<String>,
+}
+
+/// How a link is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PeerState {
+    /// It is up.
+    Up,
+    /// It is up, and the peer is silent.
+    Unreachable,
+    /// It is being made.
+    Connecting,
+    /// It is tried again after a while.
+    Waiting,
+}
+
+impl PeerState {
+    /// As people read it.
+    pub fn in_words(self) -> &'static str {
+        match self {
+            Self::Up => "up",
+            Self::Unreachable => "unreachable",
+            Self::Connecting => "connecting",
+            Self::Waiting => "waiting",
+        }
+    }
+}
