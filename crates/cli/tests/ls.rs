@@ -2,6 +2,7 @@
 
 mod support;
 
+use portolan::proxy::ProxyPort;
 use portolan::{Domain, Extent, Message, PortOptions, ReceiveRight, SendRight, WhenFull};
 use portolan_sys::socket::{self, Address};
 use serde_json::Value;
@@ -104,6 +105,34 @@ fn the_table_says_the_same_within_80_columns() {
     for line in table.lines().skip(1) {
         assert!(line.chars().count() <= 80, "{line}");
     }
+}
+
+#[test]
+fn a_proxy_port_is_shown_with_the_node_of_its_home() {
+    let name = portolan_testkit::unique("ls-proxy");
+    let domain = Domain::builder(&name).limit(64 << 20).join().unwrap();
+    let port = domain.bind(PortOptions::named("upper")).unwrap();
+    let mut proxy = ProxyPort::new(port, "hall").unwrap();
+    let seen = || {
+        let domains = listed(&name);
+        let port = &domains[0]["ports"][0];
+        assert_eq!(port["node"], "hall");
+        port["unreachable"].as_bool().unwrap()
+    };
+    assert!(!seen());
+    let table = succeeds(&["ls", &name]);
+    assert!(
+        table.contains("upper -> hall") && !table.contains("unreachable"),
+        "{table}"
+    );
+    proxy.set_unreachable(Instant::now());
+    assert!(seen());
+    let table = succeeds(&["ls", &name]);
+    assert!(table.contains("unreachable"), "{table}");
+    assert!(
+        table.lines().skip(1).all(|line| line.chars().count() <= 80),
+        "{table}"
+    );
 }
 
 #[test]

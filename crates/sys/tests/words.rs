@@ -41,15 +41,15 @@ fn soon() -> Option<Instant> {
 }
 
 /// Keys of so many words that ring, each once.
-fn rung(bell: &mut FutexFd, count: usize) -> BTreeSet<u32> {
-    let mut rung = BTreeSet::new();
+fn woken(bell: &mut FutexFd, count: usize) -> BTreeSet<u32> {
+    let mut woken = BTreeSet::new();
     loop {
         // Before the wait: the last arming may have seen some already.
         for key in bell.drain_words().unwrap() {
-            assert!(rung.insert(key), "{key} has rung twice");
+            assert!(woken.insert(key), "{key} has fired twice");
         }
-        if rung.len() >= count {
-            return rung;
+        if woken.len() >= count {
+            return woken;
         }
         assert!(readable(bell, None));
     }
@@ -67,7 +67,7 @@ fn of_many_words_each_rings_alone() {
         for key in [0, 1, 126, 127, 128, 500, MANY - 1] {
             let word = &words[key as usize];
             change(word);
-            assert_eq!(rung(&mut bell, 1), BTreeSet::from([key]));
+            assert_eq!(woken(&mut bell, 1), BTreeSet::from([key]));
             assert!(!readable(&bell, now()), "{:?}", bell.kind());
             // It is waited for no more, until it is armed again.
             change(word);
@@ -90,8 +90,8 @@ fn all_of_many_words_ring_at_once() {
                     .unwrap();
             }
             words.iter().for_each(change);
-            let rung = rung(&mut bell, MANY as usize);
-            assert_eq!(rung.last(), Some(&(MANY - 1)), "{round}");
+            let woken = woken(&mut bell, MANY as usize);
+            assert_eq!(woken.last(), Some(&(MANY - 1)), "{round}");
             assert!(!readable(&bell, now()), "{:?}", bell.kind());
         }
     }
@@ -104,7 +104,7 @@ fn a_word_that_has_changed_already_rings_at_once() {
         bell.arm_word(0, &words[0], 0).unwrap();
         bell.arm_word(1, &words[1], 7).unwrap();
         bell.arm_word(2, &words[2], 0).unwrap();
-        assert_eq!(rung(&mut bell, 1), BTreeSet::from([1]));
+        assert_eq!(woken(&mut bell, 1), BTreeSet::from([1]));
         assert!(!readable(&bell, soon()), "{:?}", bell.kind());
     }
 }
@@ -119,7 +119,7 @@ fn a_key_is_of_the_word_that_it_was_armed_for_last() {
             // Twice the same is once.
             bell.arm_word(5, &old, was).unwrap();
             if round % 2 == 0 {
-                // It has rung, which is forgotten.
+                // It has fired, which is forgotten.
                 change(&old);
             }
             bell.arm_word(5, &new, is).unwrap();
@@ -130,7 +130,7 @@ fn a_key_is_of_the_word_that_it_was_armed_for_last() {
             }
             bell.arm_word(5, &new, is).unwrap();
             change(&new);
-            assert_eq!(rung(&mut bell, 1), BTreeSet::from([5]));
+            assert_eq!(woken(&mut bell, 1), BTreeSet::from([5]));
             bell.arm_word(5, &new, is + 1).unwrap();
             bell.disarm_word(5).unwrap();
             change(&new);
@@ -159,13 +159,13 @@ fn the_bells_own_word_and_the_others_share_the_descriptor() {
                 }
                 1 => {
                     change(&words[2]);
-                    assert_eq!(rung(&mut bell, 1), BTreeSet::from([2]));
+                    assert_eq!(woken(&mut bell, 1), BTreeSet::from([2]));
                     assert!(!bell.drain().unwrap());
                 }
                 _ => {
                     change(&words[3]);
                     assert!(readable(&bell, None));
-                    // What has rung is kept over whatever becomes of the own word.
+                    // What has fired is kept over whatever becomes of the own word.
                     bell.disarm().unwrap();
                     bell.arm(&own, own_value).unwrap();
                     assert!(!bell.drain().unwrap());
@@ -208,7 +208,7 @@ fn a_deadline_fires_a_bell_once_and_not_before() {
 }
 
 #[test]
-fn words_are_rung_by_other_threads_again_and_again() {
+fn words_are_woken_by_other_threads_again_and_again() {
     let words = words(200);
     for mut bell in bells() {
         let before: Vec<u32> = words.iter().map(|w| w.load(Ordering::SeqCst)).collect();
@@ -228,11 +228,11 @@ fn words_are_rung_by_other_threads_again_and_again() {
             let mut seen = before.clone();
             let last: Vec<u32> = before.iter().map(|value| value + 20).collect();
             while seen != last {
-                let rung = bell.drain_words().unwrap();
-                if rung.is_empty() {
+                let woken = bell.drain_words().unwrap();
+                if woken.is_empty() {
                     assert!(readable(&bell, None));
                 }
-                for key in rung {
+                for key in woken {
                     let word = &words[key as usize];
                     let value = word.load(Ordering::SeqCst);
                     seen[key as usize] = value;

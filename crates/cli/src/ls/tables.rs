@@ -137,11 +137,14 @@ fn ports(contents: &Contents) -> String {
 
 /// A port's name, and of a proxied one the node that its home is on.
 fn name_of(port: &super::Port) -> String {
-    let name = port.name.as_deref().map_or("-".to_owned(), shortened);
-    match &port.node {
-        Some(node) => format!("{name} -> {}", shortened(node)),
-        None => name,
-    }
+    let name = port.name.as_deref().unwrap_or("-");
+    let Some(node) = &port.node else {
+        return shortened(name);
+    };
+    // Both fit the column together.
+    let arrow = " -> ";
+    let each = (NAME - arrow.len()) / 2;
+    format!("{}{arrow}{}", cut(name, each), cut(node, each))
 }
 
 /// A table of the first rows, and how many are missing.
@@ -311,6 +314,35 @@ mod tests {
     fn long_names_are_cut() {
         assert_eq!(shortened("short"), "short");
         assert_eq!(shortened(&"x".repeat(30)).len(), NAME);
+    }
+
+    #[test]
+    fn a_proxied_port_is_shown_with_its_node() {
+        let port = |name: Option<&str>, node: Option<&str>| super::super::Port {
+            index: 1,
+            name: name.map(str::to_owned),
+            owner: 1,
+            kind: "messages",
+            state: "open",
+            by_urgency: false,
+            copied: false,
+            node: node.map(str::to_owned),
+            unreachable: false,
+            depth: 0,
+            slots: 8,
+            senders: 0,
+            taken: 0,
+            voids: 0,
+            dropped: 0,
+            found_full: 0,
+        };
+        assert_eq!(name_of(&port(Some("upper"), Some("hall"))), "upper -> hall");
+        assert_eq!(name_of(&port(None, Some("hall"))), "- -> hall");
+        assert_eq!(name_of(&port(Some("upper"), None)), "upper");
+        let long = "x".repeat(30);
+        assert_eq!(name_of(&port(Some(&long), Some(&long))).len(), NAME);
+        let orders = name_of(&port(None, Some("a\u{1b}[31m")));
+        assert_eq!(orders, "- -> a?[31m");
     }
 
     #[test]

@@ -115,10 +115,10 @@ impl Incoming {
     /// # Errors
     ///
     /// It comes back if not all bytes have come.
-    pub fn into_message(self) -> Result<Message, Self> {
+    pub fn into_message(self) -> Result<Message, Box<Self>> {
         match self.is_whole() {
             true => Ok(self.message),
-            false => Err(self),
+            false => Err(Box::new(self)),
         }
     }
 }

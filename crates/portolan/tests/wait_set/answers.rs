@@ -77,7 +77,7 @@ fn each_end_of_a_request_is_named_and_no_other() {
     let error = late.wait(Access::Later, Deadline::NEVER).unwrap_err();
     assert!(matches!(error, RequestError::TimedOut), "{error}");
     assert!(now(&mut set).is_empty());
-    drop((ended, silent));
+    assert!([ended, silent].iter().all(|open| set.get(*open).is_some()));
     // Two are in hand, and the one that was given up is in the queue.
     let _ = server.next();
     drop(server.port);

@@ -14,7 +14,7 @@
 //! bell. A caller that wants another sleeper woken instead must disarm the bell before.
 //!
 //! The same descriptor may wait for any number of *further words* besides, each under a key
-//! ([`FutexFd::arm_word`]): it is readable when one of them has rung too, and
+//! ([`FutexFd::arm_word`]): it is readable when one of them has fired too, and
 //! [`FutexFd::drain_words`] says which.
 //!
 //! It uses io_uring futex waits, whose ring can be polled. Where io_uring is missing or
@@ -224,7 +224,7 @@ impl FutexFd {
         }
     }
 
-    /// Waits for no further word under this key any more, and forgets that it has rung.
+    /// Waits for no further word under this key any more, and forgets that it has fired.
     ///
     /// # Errors
     ///
@@ -239,7 +239,7 @@ impl FutexFd {
         }
     }
 
-    /// Keys of the further words that have rung since the last call: they were woken, or had another
+    /// Keys of the further words that have fired since the last call: they were woken, or had another
     /// value. Each may ring for no reason.
     ///
     /// Call [`drain`](Self::drain) too: after each of the two the descriptor may not be readable,

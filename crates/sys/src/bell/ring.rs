@@ -40,8 +40,8 @@ pub(super) struct Ring {
     words: HashMap<u32, (u64, Watched)>,
     /// Their keys, by the number of the wait.
     keys: HashMap<u64, u32>,
-    /// Keys of those that have rung.
-    rung: Vec<u32>,
+    /// Keys of those that have fired.
+    woken: Vec<u32>,
     /// Waits and timers so far.
     numbers: u64,
 }
@@ -66,7 +66,7 @@ impl Ring {
             fired: false,
             words: HashMap::new(),
             keys: HashMap::new(),
-            rung: Vec::new(),
+            woken: Vec::new(),
             numbers: 0,
         })
     }
@@ -117,7 +117,7 @@ impl Ring {
         if let Some((number, _)) = self.words.get(&key) {
             self.cancel_one(*number)?;
         }
-        self.rung.retain(|rung| *rung != key);
+        self.woken.retain(|woken| *woken != key);
         Ok(())
     }
 
@@ -133,7 +133,7 @@ impl Ring {
 
     pub(super) fn drain_words(&mut self) -> io::Result<Vec<u32>> {
         self.drain()?;
-        Ok(std::mem::take(&mut self.rung))
+        Ok(std::mem::take(&mut self.woken))
     }
 
     /// Takes the waits for the bell's own word out of the kernel, and their completions out of the
@@ -164,7 +164,7 @@ impl Ring {
                     (self.timer, self.fired) = (None, true);
                 } else if let Some(key) = self.keys.remove(&number) {
                     self.words.remove(&key);
-                    self.rung.push(key);
+                    self.woken.push(key);
                 }
             }
             if !self.ring.submission().cq_overflow() {

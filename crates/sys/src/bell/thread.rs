@@ -45,7 +45,7 @@ struct Shared {
     orders: AtomicU32,
     /// The one that the helper follows: it sleeps for no older one.
     heard: AtomicU32,
-    /// Readable once this order, or a further word, has rung.
+    /// Readable once this order, or a further word, has fired.
     fired: Arc<EventFd>,
 }
 
@@ -107,22 +107,22 @@ impl Helper {
     }
 
     pub(super) fn drain_words(&mut self) -> io::Result<Vec<u32>> {
-        if !self.words.has_rung() {
+        if !self.words.has_woken() {
             return Ok(Vec::new());
         }
         // Under the lock, as an order that fires does: that is told of afterwards.
         let order = self.shared.lock();
         self.shared.fired.drain()?;
-        let rung = self.words.take_rung();
+        let woken = self.words.take_woken();
         if matches!(*order, Order::Fired) {
             self.shared.fired.notify()?;
         }
-        Ok(rung)
+        Ok(woken)
     }
 
-    /// Words that have rung keep the descriptor readable, which was just drained.
+    /// Words that have fired keep the descriptor readable, which was just drained.
     fn tell_of_words(&self) -> io::Result<()> {
-        if self.words.has_rung() {
+        if self.words.has_woken() {
             self.shared.fired.notify()?;
         }
         Ok(())

@@ -46,8 +46,8 @@ struct Shared {
 struct State {
     /// By key.
     words: BTreeMap<u32, Watched>,
-    /// Keys of those that have rung, and are waited for no more.
-    rung: Vec<u32>,
+    /// Keys of those that have fired, and are waited for no more.
+    woken: Vec<u32>,
     quit: bool,
 }
 
@@ -84,27 +84,27 @@ impl Words {
         for Sleeper { shared, .. } in &self.threads {
             let known = {
                 let mut state = shared.lock();
-                state.rung.retain(|rung| *rung != key);
+                state.woken.retain(|woken| *woken != key);
                 state.words.contains_key(&key)
             };
             if known {
                 shared.order(|state| {
                     state.words.remove(&key);
-                    state.rung.retain(|rung| *rung != key);
+                    state.woken.retain(|woken| *woken != key);
                 });
             }
         }
     }
 
-    pub(super) fn has_rung(&self) -> bool {
+    pub(super) fn has_woken(&self) -> bool {
         let mut threads = self.threads.iter();
-        threads.any(|sleeper| !sleeper.shared.lock().rung.is_empty())
+        threads.any(|sleeper| !sleeper.shared.lock().woken.is_empty())
     }
 
-    pub(super) fn take_rung(&self) -> Vec<u32> {
+    pub(super) fn take_woken(&self) -> Vec<u32> {
         let threads = self.threads.iter();
         threads
-            .flat_map(|sleeper| std::mem::take(&mut sleeper.shared.lock().rung))
+            .flat_map(|sleeper| std::mem::take(&mut sleeper.shared.lock().woken))
             .collect()
     }
 }
@@ -198,7 +198,7 @@ impl Shared {
         for (key, word) in came {
             if state.words.get(key) == Some(word) {
                 state.words.remove(key);
-                state.rung.push(*key);
+                state.woken.push(*key);
                 rings = true;
             }
         }

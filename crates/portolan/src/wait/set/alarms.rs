@@ -3,7 +3,7 @@
 //!
 //! - **A1** Whatever is armed and is due at some time is in `dues`; whatever is armed and is told of
 //!   by a word has the bell wait for that word, under the number of its place.
-//! - **A2** What is due, or has rung, is loosened, so the next look finds it. What has rung for a
+//! - **A2** What is due, or has fired, is loosened, so the next look finds it. What has fired for a
 //!   place that is not armed, or is another's by now, is looked at in vain.
 
 use super::place::Place;

@@ -49,7 +49,7 @@ impl WaitSet {
             self.present()?;
             match self.round()? {
                 Ok(ready) => return Ok(self.named(ready)),
-                Err(value) if self.alarms.has_words() => self.rung(value).await?,
+                Err(value) if self.alarms.has_words() => self.woken(value).await?,
                 Err(value) => {
                     let due = self.alarms.next();
                     // If this future is dropped the set counts as asleep until its next wait:
@@ -65,13 +65,13 @@ impl WaitSet {
     }
 
     /// Waits until the set's own bell fires: for the doorbell, a time or a word.
-    async fn rung(&mut self, value: u32) -> Result<(), NoDescriptor> {
+    async fn woken(&mut self, value: u32) -> Result<(), NoDescriptor> {
         let due = self.alarms.next();
         self.quiet = None;
         let doorbell = &self.member.tables().wait_sets[self.index as usize].doorbell;
         self.alarms.bell.arm_until(doorbell, value, due)?;
         let ring = self.async_ring()?;
-        // What has rung by now may not make the descriptor readable any more.
+        // What has fired by now may not make the descriptor readable any more.
         while !self.hear()? {
             let mut guard = ring.readable().await?;
             // Before the look: what comes between the two is told again.

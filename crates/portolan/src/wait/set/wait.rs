@@ -90,7 +90,7 @@ impl WaitSet {
         }
     }
 
-    /// Sleeps until something is raised, due or rung, or the deadline has passed.
+    /// Sleeps until something is raised, due or fired, or the deadline has passed.
     fn sleep(&mut self, bell: u32, deadline: Deadline) -> Result<(), NoDescriptor> {
         let due = self.alarms.next();
         let until = deadline.instant().into_iter().chain(due).min();
@@ -103,7 +103,7 @@ impl WaitSet {
         let doorbell = &self.member.tables().wait_sets[self.index as usize].doorbell;
         self.quiet = None;
         self.alarms.bell.arm(doorbell, bell)?;
-        // What has rung by now may not make the descriptor readable any more.
+        // What has fired by now may not make the descriptor readable any more.
         if !self.hear()? {
             let fd = self.alarms.bell.as_fd();
             let about = About::NOTHING;
@@ -113,7 +113,7 @@ impl WaitSet {
         Ok(())
     }
 
-    /// Loosens what is due, and what words have rung for (A2); whether the bell has fired, for these
+    /// Loosens what is due, and what words have fired for (A2); whether the bell has fired, for these
     /// or for the doorbell.
     pub(super) fn hear(&mut self) -> Result<bool, NoDescriptor> {
         if self.alarms.is_empty() {
@@ -262,7 +262,7 @@ impl WaitSet {
     }
 
     /// Nothing is there: the descriptor is not readable until something comes (W4). `false`: a
-    /// word has rung meanwhile.
+    /// word has fired meanwhile.
     fn hush(&mut self, bell: u32) -> Result<bool, NoDescriptor> {
         if !self.is_watched() {
             self.entry().awake();
@@ -279,7 +279,7 @@ impl WaitSet {
                 .arm_until(doorbell, bell, self.alarms.next())?;
             self.quiet = quiet;
         }
-        // What has rung by now may not make the descriptor readable any more; and what has come to
+        // What has fired by now may not make the descriptor readable any more; and what has come to
         // the doorbell by now would be taken from it. And `asleep` stays set: senders, and the host
         // after a death, change the doorbell.
         Ok(!self.hear()?)
