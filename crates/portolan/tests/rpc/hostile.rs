@@ -609,11 +609,11 @@ fn who_shares_and_misbehaves_is_closed_and_a_channel_that_is_spoiled_is_replaced
         let mut garbage = |i: u64| {
             let mut packet = random.bytes(300);
             let whose = [random.next(), session, session][usize::try_from(i % 3).unwrap()];
-            if let Some(head) = packet.first_chunk_mut::<8>().filter(|_| i % 4 > 0) {
+            if let Some(head) = packet.first_chunk_mut::<8>().filter(|_| !i.is_multiple_of(4)) {
                 *head = whose.to_le_bytes();
             }
             let _ = writer.write(&packet, PATIENCE);
-            if i % 20 == 0 {
+            if i.is_multiple_of(20) {
                 std::thread::sleep(Duration::from_millis(1));
             }
         };
