@@ -2,7 +2,7 @@
 
 use crate::assembly::pieces;
 use crate::packet::{Seal, Unsealed, check};
-use crate::{Arrived, Closed, Link, Misbehaved, Settings, Time};
+use crate::{Arrived, Closed, Misbehaved, PacketPath, Settings, Time};
 use portolan_abi::rpc::{Flags, Header, Kind};
 
 /// One end of a connection, whichever.
@@ -31,7 +31,7 @@ pub(crate) trait Side {
     fn near(&self) -> u64;
 
     /// Does what a packet asks for. It may take the body, and leave other memory.
-    fn handle<L: Link + ?Sized>(
+    fn handle<L: PacketPath + ?Sized>(
         &mut self,
         now: Time,
         link: &mut L,
@@ -41,10 +41,10 @@ pub(crate) trait Side {
     ) -> Result<(), Misbehaved>;
 
     /// Many packets in a row were damaged.
-    fn puzzled<L: Link + ?Sized>(&mut self, link: &mut L);
+    fn puzzled<L: PacketPath + ?Sized>(&mut self, link: &mut L);
 
     /// Tells the other side that it goes.
-    fn bye<L: Link + ?Sized>(&mut self, link: &mut L);
+    fn bye<L: PacketPath + ?Sized>(&mut self, link: &mut L);
 
     /// Takes no more.
     fn shut(&mut self, why: Closed);
@@ -69,7 +69,7 @@ impl End {
 
     /// Sends a packet.
     #[inline]
-    pub(crate) fn send<L: Link + ?Sized>(
+    pub(crate) fn send<L: PacketPath + ?Sized>(
         &mut self,
         link: &mut L,
         header: Header,
@@ -90,7 +90,7 @@ impl End {
 
     /// Sends a message whole, if a packet holds it; if not, the pieces of it that are named.
     #[inline]
-    pub(crate) fn send_message<L: Link + ?Sized>(
+    pub(crate) fn send_message<L: PacketPath + ?Sized>(
         &mut self,
         link: &mut L,
         header: Header,
@@ -113,7 +113,7 @@ impl End {
 
 /// Reads one packet from the link; whether there was one.
 #[inline]
-pub(crate) fn poll<S: Side, L: Link + ?Sized>(
+pub(crate) fn poll<S: Side, L: PacketPath + ?Sized>(
     side: &mut S,
     now: Time,
     link: &mut L,
@@ -138,7 +138,7 @@ pub(crate) fn poll<S: Side, L: Link + ?Sized>(
 }
 
 #[inline]
-fn read<S: Side, L: Link + ?Sized>(
+fn read<S: Side, L: PacketPath + ?Sized>(
     side: &mut S,
     now: Time,
     link: &mut L,

@@ -4,7 +4,7 @@ use crate::channel::{Interrupter, ReadError, Reader, Writer};
 use crate::{Deadline, Disowned};
 use portolan_abi::channel::UNIT_HEAD_WORDS;
 use portolan_abi::rpc::HEADER_BYTES;
-use portolan_proto::{Arrived, Flags, Header, Link, Settings, Time, Unsealed};
+use portolan_proto::{Arrived, Flags, Header, PacketPath, Settings, Time, Unsealed};
 use portolan_shm::bulk::{self, summed};
 use rustix::time::{ClockId, Timespec, clock_getres, clock_gettime};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -411,7 +411,7 @@ impl LinkState {
     }
 }
 
-impl Link for Ends<'_> {
+impl PacketPath for Ends<'_> {
     fn position(&self) -> u64 {
         self.ways.position()
     }

@@ -2,7 +2,7 @@
 //! packets by a seed; and an oracle that counts what ran.
 
 use portolan_proto::{
-    Call, CallId, Client, Flags, Link, NotCalled, Outcome, Server, Settings, Status, Time,
+    Call, CallId, Client, Flags, NotCalled, Outcome, PacketPath, Server, Settings, Status, Time,
 };
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -103,7 +103,7 @@ pub(crate) struct End<'w> {
     pub(crate) from: &'w mut Way,
 }
 
-impl Link for End<'_> {
+impl PacketPath for End<'_> {
     fn position(&self) -> u64 {
         self.to.sent
     }
