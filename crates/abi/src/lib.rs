@@ -26,6 +26,7 @@
 //! | [`control`] | what a member and its host say to one another |
 //! | [`connect`] | what a client from outside and the host say to one another |
 //! | [`denied`] | why a client is not let in |
+//! | [`node`] | what two nodes send to one another |
 //! | [`vmmc`] | what importers and exporters say to one another, and the pages they share |
 //! | [`delegate`] | the records between exporter, host and importer where the host copies |
 //!
@@ -48,6 +49,7 @@ pub mod handshake;
 pub mod hello;
 pub mod limits;
 pub mod name;
+pub mod node;
 pub mod owner;
 pub mod port;
 pub mod public;
