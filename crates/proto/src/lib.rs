@@ -79,6 +79,7 @@ mod entry;
 mod error;
 mod frozen;
 pub mod handshake;
+pub mod node;
 mod packet;
 mod packet_path;
 mod server;
