@@ -33,10 +33,7 @@ pub(super) enum Way {
     /// Announced: a transfer, once it is granted. Not charged.
     Announced(u32),
     /// A transfer under way, or all written; charged if it was not announced.
-    Transfer {
-        transfer: u32,
-        charged: bool,
-    },
+    Transfer { transfer: u32, charged: bool },
 }
 
 /// A message that is kept.

@@ -1,11 +1,11 @@
 //! Peers come and go: connections are opened, crossed and cut, associations begin, resume and end.
 
 use super::association::Association;
+use super::association::Context;
 use super::connection::{Connection, agreed, own_part};
 use super::machine::{Node, Peer, context};
 use super::types::{Authenticated, ConnectionId, Event, Home, Wall};
 use super::violation::{Over, Violation};
-use super::association::Context;
 use crate::Time;
 use core::time::Duration;
 use portolan_abi::node::{
@@ -348,7 +348,8 @@ impl<P: Clone> Node<P> {
     }
 
     fn is_expired(&self, now: Time, with: Authenticated) -> bool {
-        with.expires.is_some_and(|expires| self.wall_at(now) >= Some(expires))
+        with.expires
+            .is_some_and(|expires| self.wall_at(now) >= Some(expires))
     }
 
     fn wall_at(&self, now: Time) -> Option<Wall> {
@@ -373,9 +374,13 @@ impl<P: Clone> Node<P> {
             let silent = it.heard.after(settings.silent_after);
             let ping = it.met && !it.ping;
             let ping = ping.then(|| it.ping_at(settings.ping_after));
-            let expiry = it.with.expires.zip(self.wall).map(|(expires, (wall, read))| {
-                read.after(Duration::from_secs(expires.0.saturating_sub(wall.0)))
-            });
+            let expiry = it
+                .with
+                .expires
+                .zip(self.wall)
+                .map(|(expires, (wall, read))| {
+                    read.after(Duration::from_secs(expires.0.saturating_sub(wall.0)))
+                });
             [Some(silent), ping, expiry].into_iter().flatten().min()
         };
         let of_peer = |peer: &Peer<P>| {
@@ -383,7 +388,10 @@ impl<P: Clone> Node<P> {
             let silent = peer.heard.after(settings.silent_after);
             let silent = (!peer.is_unreachable).then_some(silent);
             let dead = settings.dead_after.map(|after| peer.heard.after(after));
-            [silent, dead, association.next_timeout()].into_iter().flatten().min()
+            [silent, dead, association.next_timeout()]
+                .into_iter()
+                .flatten()
+                .min()
         };
         connections
             .filter_map(of_connection)
@@ -417,7 +425,10 @@ impl<P: Clone> Node<P> {
             };
             let mut cx = context!(self, now);
             association.timeout(&mut cx);
-            if settings.dead_after.is_some_and(|after| peer.heard.after(after) <= now) {
+            if settings
+                .dead_after
+                .is_some_and(|after| peer.heard.after(after) <= now)
+            {
                 dead.push(*node);
             } else if !peer.is_unreachable && peer.heard.after(settings.silent_after) <= now {
                 peer.is_unreachable = true;

@@ -5,8 +5,8 @@ use super::connection::Connection;
 use super::fault::Planted;
 use super::port::{Budget, Port};
 use super::types::{
-    Answer, ConnectionId, DomainKey, Event, FlowKey, Home, Message, OutFragment, OutRecord,
-    Place, PortKey, PortSettings, RequestKey, Settings, Wall,
+    Answer, ConnectionId, DomainKey, Event, FlowKey, Home, Message, OutFragment, OutRecord, Place,
+    PortKey, PortSettings, RequestKey, Settings, Wall,
 };
 use super::violation::{Over, Refused, Unsent, Violation};
 use crate::Time;
@@ -201,7 +201,10 @@ impl<P: Clone> Node<P> {
     ///
     /// The message, and why not.
     pub fn send(&mut self, flow: FlowKey, message: Message<P>) -> Result<u64, Refused<Message<P>>> {
-        match self.reachable(flow).and_then(|it| it.takes(flow.flow).map(|_| it)) {
+        match self
+            .reachable(flow)
+            .and_then(|it| it.takes(flow.flow).map(|_| it))
+        {
             Ok(association) => association.send(flow.flow, message, None),
             Err(why) => Err(Refused { why, item: message }),
         }
@@ -319,13 +322,7 @@ impl<P: Clone> Node<P> {
     }
 
     /// A whole record has come on a connection.
-    pub fn receive(
-        &mut self,
-        now: Time,
-        id: ConnectionId,
-        record: &[u8],
-        home: &mut dyn Home<P>,
-    ) {
+    pub fn receive(&mut self, now: Time, id: ConnectionId, record: &[u8], home: &mut dyn Home<P>) {
         let done = self.record(now, id, record, home);
         self.judge(now, id, done);
     }
@@ -405,7 +402,10 @@ impl<P: Clone> Node<P> {
     /// A violation ends the association and its connection, and nothing else.
     fn judge(&mut self, now: Time, id: ConnectionId, done: Result<(), Violation>) {
         if let Err(violation) = done {
-            let peer = self.connections.get(&id).map(|connection| connection.with.node);
+            let peer = self
+                .connections
+                .get(&id)
+                .map(|connection| connection.with.node);
             self.hang_up(now, id, ByeReason::Violation, Some(violation));
             let is_its = |node: &NodeId| {
                 let connection = self.peers.get(node).and_then(|peer| peer.connection);
@@ -499,10 +499,28 @@ impl<P: Clone> Node<P> {
         self.peers.get(&peer)?.connection
     }
 
+    /// All numbers of a flow to a peer below this one are acknowledged.
+    pub fn first_kept(&self, flow: FlowKey) -> Option<u64> {
+        let association = self.peers.get(&flow.peer)?.association.as_ref()?;
+        (association.serial == flow.association).then_some(())?;
+        association.first_kept(flow.flow)
+    }
+
+    /// Slots that are promised to a flow from a peer.
+    pub fn promised_to(&self, flow: FlowKey) -> Option<u64> {
+        let association = self.peers.get(&flow.peer)?.association.as_ref()?;
+        (association.serial == flow.association).then_some(())?;
+        association.promised_to(flow.flow)
+    }
+
     /// Slots of a port that are promised, those that may be, and the flows that wait, in turn.
     pub fn port_view(&self, port: PortKey) -> Option<(u32, u32, Vec<FlowKey>)> {
         let entry = self.ports.get(&port)?;
-        Some((entry.promised, entry.usable(), entry.waiting.iter().collect()))
+        Some((
+            entry.promised,
+            entry.usable(),
+            entry.waiting.iter().collect(),
+        ))
     }
 
     /// Bytes of a domain that are granted to announced transfers, and the limit.
@@ -526,4 +544,3 @@ pub(super) fn association_of<P>(
     let association = peers.get_mut(&peer)?.association.as_mut()?;
     (association.serial == serial).then_some(association)
 }
-

@@ -141,7 +141,9 @@ pub enum Unsent {
         open: usize,
     },
     /// The caller's: no record can say this.
-    #[error("the message has too long a header, too many extents, or lengths that are not its payload's")]
+    #[error(
+        "the message has too long a header, too many extents, or lengths that are not its payload's"
+    )]
     Malformed,
 }
 

@@ -54,6 +54,7 @@ impl<P: Clone> Association<P> {
         let record = self.control.get(index)?.record();
         let number = self.control_cursor;
         self.control_cursor += 1;
+        self.control_reached = self.control_reached.max(self.control_cursor);
         Some(record.with(Sent {
             flow: CONTROL,
             number,
@@ -62,16 +63,18 @@ impl<P: Clone> Association<P> {
     }
 
     pub(super) fn control_acknowledged(&mut self, number: u64) -> Result<(), Violation> {
-        if number > self.control_cursor {
+        let expected = self.control_reached;
+        if number > expected {
             return Err(Violation::Number {
                 flow: CONTROL,
                 number,
-                expected: self.control_cursor,
+                expected,
             });
         }
         while self.control_first < number && self.control.pop_front().is_some() {
             self.control_first += 1;
         }
+        self.control_cursor = self.control_cursor.max(self.control_first);
         Ok(())
     }
 

@@ -19,7 +19,7 @@ pub(super) use control::Control;
 
 use super::fair_queue::FairQueue;
 use super::fault::{Fault, Planted};
-use super::flow::{Kept, Receiving, Sending, Way};
+use super::flow::{Kept, Receiving, Say, Sending, Way};
 use super::port::{Budget, Port};
 use super::types::{
     DomainKey, Event, FlowKey, Outcome, PortKey, RECORD_COST, RequestKey, Settings,
@@ -131,6 +131,8 @@ pub(super) struct Association<P> {
     control: VecDeque<Control>,
     control_first: u64,
     control_cursor: u64,
+    /// All numbers below were sent once.
+    control_reached: u64,
     control_next: u64,
     control_say: bool,
 
@@ -189,6 +191,7 @@ impl<P: Clone> Association<P> {
             control: VecDeque::new(),
             control_first: 0,
             control_cursor: 0,
+            control_reached: 0,
             control_next: 0,
             control_say: false,
             sending: BTreeMap::new(),
@@ -242,6 +245,9 @@ impl<P: Clone> Association<P> {
         for flow in flows {
             self.withdraw(cx, flow);
             self.leave_queue(cx, flow);
+            if let Some(Inward::Open(receiving)) = self.receiving.get_mut(&flow) {
+                receiving.say = Say::default();
+            }
         }
         let coming: Vec<u32> = self.incoming.keys().copied().collect();
         for transfer in coming {
@@ -343,11 +349,23 @@ impl<P: Clone> Association<P> {
         self.forget_way(kept.way, kept.message.cost());
     }
 
+    pub(super) fn first_kept(&self, flow: u32) -> Option<u64> {
+        self.sending.get(&flow).map(|sending| sending.first)
+    }
+
+    pub(super) fn promised_to(&self, flow: u32) -> Option<u64> {
+        match self.receiving.get(&flow)? {
+            Inward::Open(receiving) => Some(receiving.promised()),
+            Inward::Asked => None,
+        }
+    }
+
     /// What can be seen from outside, for checks and people.
     pub(super) fn view(&self) -> AssociationView {
         let mut view = AssociationView {
             id: self.id,
             serial: self.serial,
+            incarnation: self.incarnation,
             in_flight: self.window.in_flight,
             window: self.window.size,
             open_requests: self.open.len(),
@@ -402,6 +420,8 @@ pub struct AssociationView {
     pub id: AssociationId,
     /// Its number at this node.
     pub serial: u64,
+    /// The peer's.
+    pub incarnation: u64,
     /// Bytes in flight, as the window counts them.
     pub in_flight: u64,
     /// Bytes that may be in flight.

@@ -114,11 +114,16 @@ impl<P: Clone> Association<P> {
             return Ok(Admission::Discarded);
         }
         if number < receiving.limit {
-            let is_here = receiving.held.contains_key(&number);
-            return Ok(if is_here {
-                Admission::Discarded
-            } else {
-                Admission::Taken
+            return Ok(match receiving.held.get(&number) {
+                Some(Held::Whole(_)) => Admission::Discarded,
+                // Its sender has begun anew: the end of the earlier transfer comes in the other
+                // stream, and later.
+                Some(Held::Coming(earlier)) => {
+                    let earlier = *earlier;
+                    self.drop_incoming(cx, earlier);
+                    Admission::Taken
+                }
+                None => Admission::Taken,
             });
         }
         // Beyond its credit: a probe, or what was sent before it heard that its credit is gone.
@@ -225,12 +230,7 @@ impl<P: Clone> Association<P> {
     }
 
     /// Delivers what is there in the flow's order.
-    pub(super) fn deliver(
-        &mut self,
-        cx: &mut Context<'_, P>,
-        home: &mut dyn Home<P>,
-        flow: u32,
-    ) {
+    pub(super) fn deliver(&mut self, cx: &mut Context<'_, P>, home: &mut dyn Home<P>, flow: u32) {
         loop {
             let key = self.flow_key(flow);
             let (peer, association) = (self.peer, self.serial);

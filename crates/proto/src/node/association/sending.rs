@@ -112,13 +112,11 @@ impl<P: Clone> Association<P> {
         Some(Record::Grant { transfer }.with(Sent::default()))
     }
 
-    /// Whether all that has arrived here has been said.
-    pub(in super::super) fn has_said_all(&self) -> bool {
-        !self.control_say && self.says.is_empty()
-    }
-
     /// What is said once the peer has said what it has.
-    pub(in super::super) fn next_record(&mut self, cx: &mut Context<'_, P>) -> Option<OutRecord<P>> {
+    pub(in super::super) fn next_record(
+        &mut self,
+        cx: &mut Context<'_, P>,
+    ) -> Option<OutRecord<P>> {
         if let Some(bytes) = self.next_control() {
             let payload = None;
             return Some(OutRecord { bytes, payload });
@@ -434,11 +432,7 @@ fn message_record<P: Clone>(now: Time, kept: &Kept<P>, sent: Sent) -> OutRecord<
 }
 
 /// The record of an answer.
-fn answer_record<P: Clone>(
-    request: u64,
-    answer: &Answer<P>,
-    sent: Sent,
-) -> OutRecord<P> {
+fn answer_record<P: Clone>(request: u64, answer: &Answer<P>, sent: Sent) -> OutRecord<P> {
     let kind = answer.kind();
     let empty = Message::short(&[]);
     let message = match answer {
