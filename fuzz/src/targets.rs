@@ -7,8 +7,10 @@ mod calls;
 mod channel;
 mod export;
 mod follow;
+mod fragments;
 mod frozen;
 mod import;
+mod records;
 mod rendezvous;
 mod topic;
 mod words;
@@ -22,9 +24,11 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("channel", channel::run),
     ("export", export::run),
     ("follow", follow::run),
+    ("fragments", fragments::run),
     ("frozen", frozen::run),
     ("bridge", bridge::run),
     ("import", import::run),
+    ("records", records::run),
     ("byte_ring", byte_ring::run),
     ("rendezvous", rendezvous::run),
     ("topic", topic::run),

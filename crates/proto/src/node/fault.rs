@@ -4,7 +4,8 @@
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// A number below the next one is delivered again.
+    /// What has arrived is not said over the next connection, and what comes again is delivered
+    /// again.
     DeliversTwice,
     /// A number above the next one is delivered at once.
     DeliversAhead,

@@ -280,6 +280,9 @@ impl<P: Clone> Association<P> {
     /// A connection carries it again: what has arrived here is said for all flows.
     pub(super) fn resume(&mut self) {
         self.control_say = true;
+        if self.planted.is(Fault::DeliversTwice) {
+            return;
+        }
         let open = self.receiving.iter_mut();
         for (flow, inward) in open {
             if let Inward::Open(receiving) = inward {
