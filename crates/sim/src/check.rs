@@ -160,13 +160,10 @@ impl World {
                 let Some(view) = it.node.view(peer) else {
                     continue;
                 };
-                let kept = view.in_flight as usize
-                    + view.open_requests
-                    + view.answers_kept
-                    + view.transfers_out
-                    + view.control_kept;
+                let kept =
+                    view.open_requests + view.answers_kept + view.transfers_out + view.control_kept;
                 let is_even = view.sending.iter().all(|flow| flow.first == flow.next);
-                if kept > 0 || !is_even {
+                if kept > 0 || view.in_flight > 0 || !is_even {
                     let other = self.by_id.get(&peer).map(|index| &self.nodes[*index]);
                     let there = other.and_then(|it| it.node.view(self.nodes[index].id));
                     return Some((

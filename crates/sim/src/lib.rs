@@ -1,10 +1,41 @@
-//! Nodes in a simulated network.
+//! Nodes in a simulated network: the state machines of `portolan_proto::node`, driven by a virtual
+//! clock.
+//!
+//! ```text
+//! chaos:  programs send, receive, ask and answer; records are delayed, connections are cut (both
+//!         ways, one way, at any record), nodes stand still for 1 to 60 s, are killed and restarted
+//! healed: nothing breaks any more; all that was to be sent is sent
+//! quiet:  both ends of all flows agree, and nothing is kept (N13)
+//! ```
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `world` | nodes and time: what happens next |
+//! | `wires` | streams between nodes |
+//! | `programs` | what the programs on the nodes do |
+//! | `home` | a machine's ports and memory |
+//! | `oracle` | what may enter a port, and when requests end |
+//! | `check` | the invariants, after each step and in full every 1,000 steps |
+//! | `hostile` | a node that says anything |
+//!
+//! All choices follow from a [`Plan`]'s seed. A [`Finding`] says which invariant did not hold, after
+//! which step, and the command that runs the same plan again.
+//!
+//! ```
+//! use portolan_sim::{Plan, run};
+//! let plan = Plan { nodes: 4, ..Plan::new(1) };
+//! assert_eq!(run(plan)?.digest, run(plan)?.digest);
+//! # Ok::<(), portolan_sim::Finding>(())
+//! ```
+#![forbid(unsafe_code)]
+
 mod chance;
 mod check;
 mod home;
 mod hostile;
 mod oracle;
 mod programs;
+mod wires;
 mod world;
 
 pub use hostile::run_hostile;

@@ -28,6 +28,8 @@ impl std::fmt::Display for Finding {
     }
 }
 
+impl std::error::Error for Finding {}
+
 /// A flow in one association, as the simulation counts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Instance {

@@ -116,7 +116,11 @@ fn each_planted_fault_is_found() {
             missed.push(fault);
         }
     }
-    assert_eq!(missed, [], "faults that no run finds, or not as what they break");
+    assert_eq!(
+        missed,
+        [],
+        "faults that no run finds, or not as what they break"
+    );
 }
 
 /// Minutes: `cargo test -p portolan-sim -- --ignored`.

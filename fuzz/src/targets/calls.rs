@@ -2,8 +2,8 @@
 
 use arbitrary::{Result, Unstructured};
 use portolan_proto::{
-    Call, CallId, Client, Closed, Flags, Header, Kind, PacketPath, Pipe, Seal, Server, Settings, Status,
-    Time, seal,
+    Call, CallId, Client, Closed, Flags, Header, Kind, PacketPath, Pipe, Seal, Server, Settings,
+    Status, Time, seal,
 };
 use std::time::Duration;
 

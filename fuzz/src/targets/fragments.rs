@@ -42,7 +42,11 @@ fn transfers(u: &mut Unstructured<'_>) -> Result<()> {
         let kind = FragmentKind::ALL[u.choose_index(3)?];
         let body = MessageBody {
             extents: 1,
-            ..MessageBody::new(if u.ratio(1, 8)? { Kind::Request } else { Kind::Message })
+            ..MessageBody::new(if u.ratio(1, 8)? {
+                Kind::Request
+            } else {
+                Kind::Message
+            })
         };
         let (header, inline) = (&[][..], &[][..]);
         let message = MessageRecord {

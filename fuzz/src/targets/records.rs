@@ -111,7 +111,10 @@ pub(super) fn settle(node: &mut Node<()>) {
         assert!(said < 1000, "it says more and more");
     }
     if let Some((promised, usable, _)) = node.port_view(PortKey(1)) {
-        assert!(promised <= 3 && usable <= 3, "{promised} of {usable} slots are promised");
+        assert!(
+            promised <= 3 && usable <= 3,
+            "{promised} of {usable} slots are promised"
+        );
     }
 }
 
