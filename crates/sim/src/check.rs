@@ -66,6 +66,17 @@ impl World {
                 format!("node {index}: {granted} bytes granted of {limit}"),
             );
         }
+        // N9: no link has more in flight than its window. (What would fill a window alone is
+        // announced, and not counted.)
+        for peer in it.node.peers() {
+            if let Some((in_flight, window)) = it.node.in_flight(peer)
+                && in_flight > window
+            {
+                let what =
+                    format!("node {index} to {peer:?}: {in_flight} bytes in flight of {window}");
+                self.found("N9", what);
+            }
+        }
         // N10: who was served was first.
         for (port, flows) in before {
             let after = it.node.port_view(*port).map_or(Vec::new(), |view| view.2);

@@ -128,6 +128,7 @@ impl Plan {
             usual.cuts_per_million,
         );
         say("chaos", self.chaos.as_secs(), usual.chaos.as_secs());
+        say("rate", self.rate, usual.rate);
         say("window", self.window, usual.window);
         say("budget", self.budget, usual.budget);
         if let Some(fault) = self.fault {
@@ -156,6 +157,7 @@ impl Plan {
             "--faults-per-second" => self.faults_per_second = number,
             "--cuts-per-million" => self.cuts_per_million = number,
             "--chaos" => self.chaos = Duration::from_secs(number),
+            "--rate" => self.rate = number.max(1),
             "--window" => self.window = number,
             "--budget" => self.budget = number,
             _ => return None,
@@ -217,8 +219,7 @@ pub fn run(plan: Plan) -> Result<Report, Finding> {
     // Stalled peers were given up after half a minute; queues are emptied meanwhile.
     let mut look = world.now;
     let latest = world.now.after(Duration::from_secs(300));
-    loop {
-        let Some(now) = world.step()? else { break };
+    while let Some(now) = world.step()? {
         if now < look {
             continue;
         }

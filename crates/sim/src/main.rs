@@ -44,6 +44,7 @@ fn everything() -> Plan {
         faults_per_second: 9,
         cuts_per_million: 9,
         chaos: std::time::Duration::from_secs(9),
+        rate: 9,
         window: 9,
         budget: 9,
         ..Plan::new(1)

@@ -154,7 +154,8 @@ impl RecordHead {
     /// }
     /// ```
     pub const fn near(&self, near: u64) -> u64 {
-        let low = (near & u32::MAX as u64) as u32;
+        #[expect(clippy::cast_possible_truncation, reason = "the low bits")]
+        let low = near as u32;
         let ahead = self.number.wrapping_sub(low);
         if ahead < 1 << 31 {
             near.saturating_add(ahead as u64)

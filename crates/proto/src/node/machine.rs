@@ -506,6 +506,12 @@ impl<P: Clone> Node<P> {
         association.first_kept(flow.flow)
     }
 
+    /// Bytes in flight to a peer, and how many may be.
+    pub fn in_flight(&self, peer: NodeId) -> Option<(u64, u64)> {
+        let window = &self.peers.get(&peer)?.association.as_ref()?.window;
+        Some((window.in_flight, window.size))
+    }
+
     /// Slots that are promised to a flow from a peer.
     pub fn promised_to(&self, flow: FlowKey) -> Option<u64> {
         let association = self.peers.get(&flow.peer)?.association.as_ref()?;

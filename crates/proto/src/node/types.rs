@@ -234,6 +234,10 @@ pub trait Home<P> {
     ///
     /// The message: the port's queue is full. Its sender is told to wait until
     /// [`super::Node::room`] says that there is room.
+    #[expect(
+        clippy::result_large_err,
+        reason = "a failed call gives back what it took"
+    )]
     fn deliver(&mut self, delivery: Delivery<P>) -> Result<(), Delivery<P>>;
 }
 

@@ -262,11 +262,11 @@ impl<P: Clone> Association<P> {
         self.aborts.clear();
         self.grants.clear();
         self.ack_answers.clear();
-        self.window.in_flight = 0;
         self.control_cursor = self.control_first;
         if self.planted.is(Fault::ForgetsToResend) {
             return;
         }
+        self.window.in_flight = 0;
         for flow in self.sending.values_mut() {
             flow.rewind(0);
             flow.waiting = false;
