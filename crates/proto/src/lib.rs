@@ -17,6 +17,8 @@
 //!        ----- Call n ------------------->
 //! ```
 //!
+//! Beside it, [`node`] is the protocol of two machines, in the same way and with nothing in common.
+//!
 //! # Invariants
 //!
 //! - **T1** A number is given to one call of one *term* (a session and an incarnation of the
