@@ -19,6 +19,8 @@
 //! | `follow` | all of a client that follows an offered channel, and of a process that offers one | as `bridge`: others are told all, writers wait for nobody who has gone, nothing is left |
 //! | `bridge` | all of a client at an offered port, and of a process that offers one | its own connection ends; others are served; what comes is within the limits |
 //! | `rendezvous` | a newcomer's words at a host's socket | the host goes on |
+//! | `records` | records of another node, of each kind | whole or refused; a node that gets them promises no slot twice, and says a bounded number of records |
+//! | `fragments` | fragments of another node, announcements, and what opens transfers | nothing is received beside a transfer's bytes; as `records` |
 //! | `topic` | what publishers write, and where they announce themselves | samples that can be read, or typed errors; other publishers are heard; nothing is left |
 //!
 //! What comes from the other side of a connection between domains, and which target says it:

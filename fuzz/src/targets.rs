@@ -7,9 +7,11 @@ mod calls;
 mod channel;
 mod export;
 mod follow;
+mod fragments;
 mod frozen;
 mod import;
 mod join;
+mod records;
 mod rendezvous;
 mod topic;
 mod words;
@@ -23,10 +25,12 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("channel", channel::run),
     ("export", export::run),
     ("follow", follow::run),
+    ("fragments", fragments::run),
     ("frozen", frozen::run),
     ("bridge", bridge::run),
     ("import", import::run),
     ("join", join::run),
+    ("records", records::run),
     ("byte_ring", byte_ring::run),
     ("rendezvous", rendezvous::run),
     ("topic", topic::run),

@@ -26,6 +26,7 @@
 //! | [`control`] | what a member and its host say to one another |
 //! | [`connect`] | what a client from outside and the host say to one another |
 //! | [`denied`] | why a client is not let in |
+//! | [`node`] | what two nodes send to one another |
 //! | [`vmmc`] | what importers and exporters say to one another, and the pages they share |
 //! | [`preface`] | what a transport between nodes says first on a connection |
 //! | [`join`] | what a newcomer and the node that lets it in say to one another |
@@ -51,6 +52,7 @@ pub mod hello;
 pub mod join;
 pub mod limits;
 pub mod name;
+pub mod node;
 pub mod owner;
 pub mod port;
 pub mod preface;

@@ -7,7 +7,7 @@ use crate::call::{Call, CallId, ClientCounts, Outcome, Phase, Place, index, span
 use crate::end::{self, End, Side, plain};
 use crate::packet::{exactly, words};
 use crate::time::nanos;
-use crate::{Closed, Link, Misbehaved, NotCalled, Settings, Time};
+use crate::{Closed, Misbehaved, NotCalled, PacketPath, Settings, Time};
 use portolan_abi::rpc::{
     Flags, Header, Kind, NOT_COMING, NOT_WANTED, PLACES, Status, WINDOW, expand,
 };
@@ -91,7 +91,7 @@ impl Client {
     }
 
     /// Presents itself. Calls made before the server has answered go out when it does.
-    pub fn greet<L: Link + ?Sized>(&mut self, link: &mut L) {
+    pub fn greet<L: PacketPath + ?Sized>(&mut self, link: &mut L) {
         self.send(link, Kind::Hello, 0, &[]);
     }
 
@@ -108,7 +108,7 @@ impl Client {
     ///
     /// [`NotCalled`]; the arguments are untouched.
     #[inline]
-    pub fn call<L: Link + ?Sized>(
+    pub fn call<L: PacketPath + ?Sized>(
         &mut self,
         now: Time,
         link: &mut L,
@@ -122,7 +122,7 @@ impl Client {
     }
 
     #[inline(never)]
-    fn call_any<L: Link + ?Sized>(
+    fn call_any<L: PacketPath + ?Sized>(
         &mut self,
         now: Time,
         link: &mut L,
@@ -230,7 +230,7 @@ impl Client {
 
     /// Gives a call up: the server is told, and no outcome will come. `false` if it has ended;
     /// its outcome is thrown away.
-    pub fn cancel<L: Link + ?Sized>(&mut self, link: &mut L, id: CallId) -> bool {
+    pub fn cancel<L: PacketPath + ?Sized>(&mut self, link: &mut L, id: CallId) -> bool {
         let Some(place) = self.place(id) else {
             return false;
         };
@@ -304,7 +304,7 @@ impl Client {
     }
 
     /// Leaves: open calls end as [`Outcome::Closed`], and the server is told.
-    pub fn close<L: Link + ?Sized>(&mut self, link: &mut L) {
+    pub fn close<L: PacketPath + ?Sized>(&mut self, link: &mut L) {
         if self.end.closed.is_none() {
             self.bye(link);
             self.shut(Closed::Here);
@@ -335,7 +335,7 @@ impl Client {
     }
 
     /// Ends what is past its deadline, and asks about what has been open for a period.
-    pub fn review<L: Link + ?Sized>(&mut self, now: Time, link: &mut L) {
+    pub fn review<L: PacketPath + ?Sized>(&mut self, now: Time, link: &mut L) {
         // Only a question tells whether the server is still the same.
         let mut ask = self.end_late(now, link);
         // What has just ended raises it, so only now: the bits count from it.
@@ -377,7 +377,7 @@ impl Client {
     }
 
     /// Ends what is past its deadline; whether there was anything.
-    fn end_late<L: Link + ?Sized>(&mut self, now: Time, link: &mut L) -> bool {
+    fn end_late<L: PacketPath + ?Sized>(&mut self, now: Time, link: &mut L) -> bool {
         let mut any = false;
         for at in 0..self.places.len() {
             let place = &self.places[at];
@@ -397,12 +397,16 @@ impl Client {
     ///
     /// [`Closed`], once the connection is; its calls have ended.
     #[inline]
-    pub fn poll<L: Link + ?Sized>(&mut self, now: Time, link: &mut L) -> Result<bool, Closed> {
+    pub fn poll<L: PacketPath + ?Sized>(
+        &mut self,
+        now: Time,
+        link: &mut L,
+    ) -> Result<bool, Closed> {
         end::poll(self, now, link)
     }
 
     #[inline]
-    fn answered<L: Link + ?Sized>(
+    fn answered<L: PacketPath + ?Sized>(
         &mut self,
         now: Time,
         link: &mut L,
@@ -490,7 +494,7 @@ impl Client {
     }
 
     /// The server presents itself (T6).
-    fn welcomed<L: Link + ?Sized>(&mut self, now: Time, link: &mut L, incarnation: u64) {
+    fn welcomed<L: PacketPath + ?Sized>(&mut self, now: Time, link: &mut L, incarnation: u64) {
         match self.incarnation {
             Some(known) if incarnation <= known => return,
             Some(_) => {
@@ -521,7 +525,7 @@ impl Client {
 
     /// Sends a call, or the pieces of it that are named.
     #[inline]
-    fn transmit<L: Link + ?Sized>(
+    fn transmit<L: PacketPath + ?Sized>(
         &mut self,
         now: Time,
         link: &mut L,
@@ -538,15 +542,15 @@ impl Client {
             .send_message(link, header, number, &place.body, which);
     }
 
-    fn cancel_number<L: Link + ?Sized>(&mut self, link: &mut L, number: u64, why: u32) {
+    fn cancel_number<L: PacketPath + ?Sized>(&mut self, link: &mut L, number: u64, why: u32) {
         self.send_what(link, Kind::Cancel, why, number, &[]);
     }
 
-    fn send<L: Link + ?Sized>(&mut self, link: &mut L, kind: Kind, number: u64, body: &[u8]) {
+    fn send<L: PacketPath + ?Sized>(&mut self, link: &mut L, kind: Kind, number: u64, body: &[u8]) {
         self.send_what(link, kind, 0, number, body);
     }
 
-    fn send_what<L: Link + ?Sized>(
+    fn send_what<L: PacketPath + ?Sized>(
         &mut self,
         link: &mut L,
         kind: Kind,
@@ -580,7 +584,7 @@ impl Side for Client {
     }
 
     #[inline]
-    fn handle<L: Link + ?Sized>(
+    fn handle<L: PacketPath + ?Sized>(
         &mut self,
         now: Time,
         link: &mut L,
@@ -626,9 +630,9 @@ impl Side for Client {
     }
 
     /// What was under way when the server changed looks damaged: we ask in time.
-    fn puzzled<L: Link + ?Sized>(&mut self, _: &mut L) {}
+    fn puzzled<L: PacketPath + ?Sized>(&mut self, _: &mut L) {}
 
-    fn bye<L: Link + ?Sized>(&mut self, link: &mut L) {
+    fn bye<L: PacketPath + ?Sized>(&mut self, link: &mut L) {
         self.send(link, Kind::Bye, self.next, &[]);
     }
 

@@ -2,7 +2,7 @@
 
 use crate::assembly::pieces;
 use crate::packet::{Seal, Unsealed, check};
-use crate::{Arrived, Closed, Link, Misbehaved, Settings, Time};
+use crate::{Arrived, Closed, Misbehaved, PacketPath, Settings, Time};
 use portolan_abi::rpc::{Flags, Header, Kind};
 
 /// One end of a connection, whichever.
@@ -35,7 +35,7 @@ pub(crate) trait Side {
     fn near(&self) -> u64;
 
     /// Does what a packet asks for. It may take the body, and leave other memory.
-    fn handle<L: Link + ?Sized>(
+    fn handle<L: PacketPath + ?Sized>(
         &mut self,
         now: Time,
         link: &mut L,
@@ -45,10 +45,10 @@ pub(crate) trait Side {
     ) -> Result<(), Misbehaved>;
 
     /// Many packets in a row were damaged.
-    fn puzzled<L: Link + ?Sized>(&mut self, link: &mut L);
+    fn puzzled<L: PacketPath + ?Sized>(&mut self, link: &mut L);
 
     /// Tells the other side that it goes.
-    fn bye<L: Link + ?Sized>(&mut self, link: &mut L);
+    fn bye<L: PacketPath + ?Sized>(&mut self, link: &mut L);
 
     /// Takes no more.
     fn shut(&mut self, why: Closed);
@@ -102,7 +102,7 @@ impl End {
 
     /// Sends a packet.
     #[inline(always)]
-    pub(crate) fn send<L: Link + ?Sized>(
+    pub(crate) fn send<L: PacketPath + ?Sized>(
         &mut self,
         link: &mut L,
         header: Header,
@@ -117,7 +117,7 @@ impl End {
 
     /// Sends a message whole, if a packet holds it; if not, the pieces of it that are named.
     #[inline]
-    pub(crate) fn send_message<L: Link + ?Sized>(
+    pub(crate) fn send_message<L: PacketPath + ?Sized>(
         &mut self,
         link: &mut L,
         header: Header,
@@ -140,7 +140,7 @@ impl End {
 
 /// Reads one packet from the link; whether there was one.
 #[inline]
-pub(crate) fn poll<S: Side, L: Link + ?Sized>(
+pub(crate) fn poll<S: Side, L: PacketPath + ?Sized>(
     side: &mut S,
     now: Time,
     link: &mut L,
@@ -160,7 +160,7 @@ pub(crate) fn poll<S: Side, L: Link + ?Sized>(
 }
 
 /// Handles a packet that has come, with this body.
-pub(crate) fn handle<S: Side, L: Link + ?Sized>(
+pub(crate) fn handle<S: Side, L: PacketPath + ?Sized>(
     side: &mut S,
     now: Time,
     link: &mut L,
@@ -176,7 +176,7 @@ pub(crate) fn handle<S: Side, L: Link + ?Sized>(
 }
 
 #[inline]
-fn read<S: Side, L: Link + ?Sized>(
+fn read<S: Side, L: PacketPath + ?Sized>(
     side: &mut S,
     now: Time,
     link: &mut L,

@@ -2,7 +2,7 @@
 //! in their result or an error, and never run twice.
 //!
 //! Everything here is state and arithmetic. Time is handed in ([`Time`]), packets go through
-//! a [`Link`] that the caller provides, and nothing is random, so a whole world of clients,
+//! a [`PacketPath`] that the caller provides, and nothing is random, so a whole world of clients,
 //! servers and faults runs in a test from one seed.
 //!
 //! ```text
@@ -16,6 +16,8 @@
 //!        <---- Missing n | Arrived | Answer n
 //!        ----- Call n ------------------->
 //! ```
+//!
+//! Beside it, [`node`] is the protocol of two machines, in the same way and with nothing in common.
 //!
 //! # Invariants
 //!
@@ -83,8 +85,9 @@ mod entry;
 mod error;
 mod frozen;
 pub mod handshake;
-mod link;
+pub mod node;
 mod packet;
+mod packet_path;
 mod server;
 mod time;
 
@@ -92,8 +95,8 @@ pub use call::{Call, CallId, ClientCounts, Outcome};
 pub use client::Client;
 pub use entry::{Incoming, Looked};
 pub use error::{Closed, Misbehaved, NotCalled, NotFrozen, Stale};
-pub use link::{Arrived, Link, Pipe};
 pub use packet::{Damaged, Seal, Unsealed, open, seal, summed};
+pub use packet_path::{Arrived, PacketPath, Pipe};
 pub use portolan_abi::rpc::{Flags, Header, Kind, Status, WINDOW};
 pub use server::{Server, ServerCounts};
 pub use time::Time;

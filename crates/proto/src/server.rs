@@ -7,7 +7,7 @@ use crate::call::{index, span};
 use crate::end::{self, End, Side, plain};
 use crate::entry::{Entry, Incoming, Looked, Stage};
 use crate::packet::{exactly, is_right, words};
-use crate::{Arrived, Closed, Link, Misbehaved, Settings, Stale, Time};
+use crate::{Arrived, Closed, Misbehaved, PacketPath, Settings, Stale, Time};
 use portolan_abi::rpc::{
     Flags, Header, Kind, NOT_WANTED, PLACES, Status, WINDOW, low_24, unpack_deadline,
 };
@@ -101,7 +101,7 @@ impl Server {
     }
 
     /// Presents itself: a client of an older incarnation learns that its calls are lost.
-    pub fn greet<L: Link + ?Sized>(&mut self, link: &mut L) {
+    pub fn greet<L: PacketPath + ?Sized>(&mut self, link: &mut L) {
         let body = self.incarnation.to_le_bytes();
         self.send(link, Kind::Welcome, 0, &body);
     }
@@ -113,7 +113,7 @@ impl Server {
     }
 
     /// Leaves: the client is told, and its open calls end.
-    pub fn close<L: Link + ?Sized>(&mut self, link: &mut L) {
+    pub fn close<L: PacketPath + ?Sized>(&mut self, link: &mut L) {
         if self.end.closed.is_none() {
             self.bye(link);
             self.shut(Closed::Here);
@@ -173,7 +173,7 @@ impl Server {
     ///
     /// [`Stale`] if the client does not wait for it any more.
     #[inline(always)]
-    pub fn answer<L: Link + ?Sized>(
+    pub fn answer<L: PacketPath + ?Sized>(
         &mut self,
         link: &mut L,
         number: u64,
@@ -210,7 +210,7 @@ impl Server {
 
     /// As [`Self::poll`]; but if what has come is the next call, and whole, and no other one waits
     /// to be taken, it is taken in a straight line, as [`Self::take`] would take it, with its
-    /// arguments in place of what `body` holds. What the link leaves ([`Link::receive_straight`]),
+    /// arguments in place of what `body` holds. What the link leaves ([`PacketPath::receive_straight`]),
     /// `poll` reads.
     ///
     /// # Errors
@@ -233,7 +233,7 @@ impl Server {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[inline(always)]
-    pub fn poll_call<L: Link + ?Sized>(
+    pub fn poll_call<L: PacketPath + ?Sized>(
         &mut self,
         now: Time,
         link: &mut L,
@@ -252,7 +252,7 @@ impl Server {
     }
 
     #[inline(never)]
-    fn poll_any<L: Link + ?Sized>(
+    fn poll_any<L: PacketPath + ?Sized>(
         &mut self,
         now: Time,
         link: &mut L,
@@ -268,12 +268,16 @@ impl Server {
     ///
     /// [`Closed`], once the connection is. Running calls may end; the client does not hear of it.
     #[inline]
-    pub fn poll<L: Link + ?Sized>(&mut self, now: Time, link: &mut L) -> Result<bool, Closed> {
+    pub fn poll<L: PacketPath + ?Sized>(
+        &mut self,
+        now: Time,
+        link: &mut L,
+    ) -> Result<bool, Closed> {
         end::poll(self, now, link)
     }
 
     #[inline]
-    fn called<L: Link + ?Sized>(
+    fn called<L: PacketPath + ?Sized>(
         &mut self,
         now: Time,
         link: &mut L,
@@ -394,7 +398,7 @@ impl Server {
     }
 
     #[inline]
-    fn deliver<L: Link + ?Sized>(&mut self, link: &mut L) {
+    fn deliver<L: PacketPath + ?Sized>(&mut self, link: &mut L) {
         self.in_order();
         if self.untold >= Self::UNTOLD {
             self.tell(link);
@@ -402,7 +406,7 @@ impl Server {
     }
 
     /// Tells the client what has arrived.
-    fn tell<L: Link + ?Sized>(&mut self, link: &mut L) {
+    fn tell<L: PacketPath + ?Sized>(&mut self, link: &mut L) {
         self.untold = 0;
         let mut bits = 0;
         for entry in &*self.entries {
@@ -416,7 +420,7 @@ impl Server {
     }
 
     /// Asks for a number of which nothing, or not everything, has come.
-    fn ask_for<L: Link + ?Sized>(&mut self, link: &mut L, number: u64) {
+    fn ask_for<L: PacketPath + ?Sized>(&mut self, link: &mut L, number: u64) {
         let settings = self.end.settings;
         let entry = &mut self.entries[index(number)];
         let (first, bits) = if entry.number == number && entry.stage == Stage::Partial {
@@ -430,7 +434,7 @@ impl Server {
 
     /// The client asks about the numbers from `floor` on whose bits are set, and about the
     /// calls in the places whose bits are set, of which it knows that they have arrived.
-    fn asked<L: Link + ?Sized>(
+    fn asked<L: PacketPath + ?Sized>(
         &mut self,
         link: &mut L,
         [incarnation, floor, numbers, places]: [u64; 4],
@@ -466,7 +470,7 @@ impl Server {
     }
 
     /// Sends an answer again, if there is one.
-    fn repeat<L: Link + ?Sized>(&mut self, link: &mut L, number: u64) -> bool {
+    fn repeat<L: PacketPath + ?Sized>(&mut self, link: &mut L, number: u64) -> bool {
         let entry = &self.entries[index(number)];
         if entry.number != number || entry.stage != Stage::Answered {
             return false;
@@ -478,7 +482,13 @@ impl Server {
 
     /// Sends an answer, or the pieces of it that are named.
     #[inline]
-    fn transmit<L: Link + ?Sized>(&mut self, link: &mut L, number: u64, first: u32, bits: u64) {
+    fn transmit<L: PacketPath + ?Sized>(
+        &mut self,
+        link: &mut L,
+        number: u64,
+        first: u32,
+        bits: u64,
+    ) {
         let entry = &self.entries[index(number)];
         if entry.number != number || entry.stage != Stage::Answered {
             return;
@@ -491,14 +501,14 @@ impl Server {
 
     /// Sends the answer to this call, which has one that a packet holds.
     #[inline(always)]
-    fn transmit_whole<L: Link + ?Sized>(&mut self, link: &mut L, number: u64) {
+    fn transmit_whole<L: PacketPath + ?Sized>(&mut self, link: &mut L, number: u64) {
         let entry = &self.entries[index(number)];
         let header = entry.header(self.next);
         self.untold = 0;
         self.end.send(link, header, number, &[], &entry.body);
     }
 
-    fn send<L: Link + ?Sized>(&mut self, link: &mut L, kind: Kind, number: u64, body: &[u8]) {
+    fn send<L: PacketPath + ?Sized>(&mut self, link: &mut L, kind: Kind, number: u64, body: &[u8]) {
         let when = low_24(self.next);
         let header = Header {
             when,
@@ -520,7 +530,7 @@ impl Side for Server {
     }
 
     #[inline]
-    fn handle<L: Link + ?Sized>(
+    fn handle<L: PacketPath + ?Sized>(
         &mut self,
         now: Time,
         link: &mut L,
@@ -563,11 +573,11 @@ impl Side for Server {
     }
 
     /// Perhaps a client that knows an earlier server, and never asks.
-    fn puzzled<L: Link + ?Sized>(&mut self, link: &mut L) {
+    fn puzzled<L: PacketPath + ?Sized>(&mut self, link: &mut L) {
         self.greet(link);
     }
 
-    fn bye<L: Link + ?Sized>(&mut self, link: &mut L) {
+    fn bye<L: PacketPath + ?Sized>(&mut self, link: &mut L) {
         self.send(link, Kind::Bye, self.next, &[]);
     }
 

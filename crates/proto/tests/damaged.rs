@@ -3,7 +3,7 @@
 #![allow(clippy::cast_possible_truncation, reason = "small numbers, in a test")]
 
 use portolan_proto::{
-    Call, CallId, Client, Flags, Link, Outcome, Pipe, Server, Settings, Status, Time,
+    Call, CallId, Client, Flags, Outcome, PacketPath, Pipe, Server, Settings, Status, Time,
 };
 
 const NOW: Time = Time(1_000_000_000);

@@ -2,8 +2,8 @@
 #![allow(clippy::cast_possible_truncation, reason = "small numbers, in a test")]
 
 use portolan_proto::{
-    Call, Client, Closed, Flags, Header, Kind, Link, Misbehaved, NotCalled, NotFrozen, Outcome,
-    Pipe, Seal, Server, Settings, Status, Time, WINDOW, seal,
+    Call, Client, Closed, Flags, Header, Kind, Misbehaved, NotCalled, NotFrozen, Outcome,
+    PacketPath, Pipe, Seal, Server, Settings, Status, Time, WINDOW, seal,
 };
 use proptest::prelude::*;
 

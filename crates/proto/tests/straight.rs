@@ -3,8 +3,8 @@
 #![allow(clippy::panic, reason = "in a test")]
 
 use portolan_proto::{
-    Call, CallId, Client, Closed, Flags, Header, Kind, Link, Looked, Misbehaved, NotCalled,
-    Outcome, Pipe, Seal, Server, Settings, Status, Time, seal,
+    Call, CallId, Client, Closed, Flags, Header, Kind, Looked, Misbehaved, NotCalled, Outcome,
+    PacketPath, Pipe, Seal, Server, Settings, Status, Time, seal,
 };
 use std::time::Duration;
 

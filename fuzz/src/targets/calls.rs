@@ -2,8 +2,8 @@
 
 use arbitrary::{Result, Unstructured};
 use portolan_proto::{
-    Call, CallId, Client, Closed, Flags, Header, Kind, Link, Pipe, Seal, Server, Settings, Status,
-    Time, seal,
+    Call, CallId, Client, Closed, Flags, Header, Kind, PacketPath, Pipe, Seal, Server, Settings,
+    Status, Time, seal,
 };
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ struct Tapped {
     sent: Vec<Vec<u8>>,
 }
 
-impl Link for Tapped {
+impl PacketPath for Tapped {
     fn position(&self) -> u64 {
         self.pipe.position()
     }

@@ -1,7 +1,9 @@
 //! The state of a server that moved, tampered with: refused, or it works.
 
 use arbitrary::{Result, Unstructured};
-use portolan_proto::{Flags, Header, Kind, Link, Pipe, Seal, Server, Settings, Status, Time, seal};
+use portolan_proto::{
+    Flags, Header, Kind, PacketPath, Pipe, Seal, Server, Settings, Status, Time, seal,
+};
 
 const SESSION: u64 = 9;
 const INCARNATION: u64 = 2;

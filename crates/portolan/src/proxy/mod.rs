@@ -181,7 +181,7 @@ impl ProxyPort {
     }
 
     /// Says that its home's node is silent since then: from now on sends come back with
-    /// [`SendError::Unreachable`]. What was sent before stays.
+    /// [`SendError::Unreachable`](crate::SendError::Unreachable). What was sent before stays.
     pub fn set_unreachable(&mut self, since: Instant) {
         self.port.proxy_for(&self.node, Some(since));
     }

@@ -4,7 +4,7 @@ use crate::channel::{Interrupter, ReadError, Reader, Writer};
 use crate::{Deadline, Disowned};
 use portolan_abi::channel::UNIT_HEAD_WORDS;
 use portolan_abi::rpc::HEADER_BYTES;
-use portolan_proto::{Arrived, Flags, Header, Link, Settings, Time, Unsealed};
+use portolan_proto::{Arrived, Flags, Header, PacketPath, Settings, Time, Unsealed};
 use portolan_shm::bulk::{self, summed};
 use portolan_shm::channel::{CopyOut, Fill};
 use rustix::time::{ClockId, Timespec, clock_getres, clock_gettime};
@@ -489,7 +489,7 @@ impl LinkState {
     }
 }
 
-impl Link for Ends<'_> {
+impl PacketPath for Ends<'_> {
     #[inline(always)]
     fn position(&self) -> u64 {
         self.ways.position()

@@ -10,7 +10,7 @@ use portolan::rpc::{
 use portolan::{Access, Deadline, Domain, Message, PortOptions, ReceiveRight, Right, SendRight};
 use portolan_abi::channel::{Meta, Shape, Stamp};
 use portolan_proto::{
-    Call, Client, Flags, Header, Kind, Link, Outcome, Seal, Settings, Status, Time, seal,
+    Call, Client, Flags, Header, Kind, Outcome, PacketPath, Seal, Settings, Status, Time, seal,
 };
 use serde::{Deserialize, Serialize};
 use std::sync::OnceLock;
@@ -94,7 +94,7 @@ struct Hostile {
     _inbox: ReceiveRight,
 }
 
-impl Link for Hostile {
+impl PacketPath for Hostile {
     fn position(&self) -> u64 {
         self.writer.position()
     }
@@ -609,7 +609,10 @@ fn who_shares_and_misbehaves_is_closed_and_a_channel_that_is_spoiled_is_replaced
         let mut garbage = |i: u64| {
             let mut packet = random.bytes(300);
             let whose = [random.next(), session, session][usize::try_from(i % 3).unwrap()];
-            if let Some(head) = packet.first_chunk_mut::<8>().filter(|_| !i.is_multiple_of(4)) {
+            if let Some(head) = packet
+                .first_chunk_mut::<8>()
+                .filter(|_| !i.is_multiple_of(4))
+            {
                 *head = whose.to_le_bytes();
             }
             let _ = writer.write(&packet, PATIENCE);

@@ -4,7 +4,7 @@
 use super::Client;
 use crate::call::{Call, CallId, Outcome, Phase, index};
 use crate::packet::is_right;
-use crate::{Arrived, Link, Time, end};
+use crate::{Arrived, PacketPath, Time, end};
 use portolan_abi::rpc::{Flags, Header, Kind, Status, WINDOW, low_24};
 
 impl Client {
@@ -12,7 +12,7 @@ impl Client {
     /// and finds the place of the next number free. `None`: nothing was done, and
     /// [`Self::call`] makes the call, or says why not.
     #[inline(always)]
-    pub fn call_straight<L: Link + ?Sized>(
+    pub fn call_straight<L: PacketPath + ?Sized>(
         &mut self,
         now: Time,
         link: &mut L,
@@ -39,7 +39,7 @@ impl Client {
 
     /// As [`Client::poll`] and then [`Client::take`] of this call, in a straight line if the packet
     /// is its answer. What `poll` would refuse, the next call or poll says; what the link leaves
-    /// ([`Link::receive_straight`]), `poll` reads.
+    /// ([`PacketPath::receive_straight`]), `poll` reads.
     ///
     /// ```
     /// use portolan_proto::{Call, Client, Outcome, Pipe, Server, Settings, Status, Time};
@@ -59,7 +59,7 @@ impl Client {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[inline(always)]
-    pub fn poll_for<L: Link + ?Sized>(
+    pub fn poll_for<L: PacketPath + ?Sized>(
         &mut self,
         now: Time,
         link: &mut L,
@@ -80,7 +80,7 @@ impl Client {
     }
 
     #[inline(never)]
-    fn poll_any<L: Link + ?Sized>(
+    fn poll_any<L: PacketPath + ?Sized>(
         &mut self,
         now: Time,
         link: &mut L,
@@ -134,7 +134,7 @@ impl Client {
 
     /// Sends a call that one packet holds, so many numbers above the floor.
     #[inline(always)]
-    fn transmit_whole<L: Link + ?Sized>(
+    fn transmit_whole<L: PacketPath + ?Sized>(
         &mut self,
         now: Time,
         link: &mut L,

@@ -2,8 +2,8 @@
 //! packets by a seed; and an oracle that counts what ran.
 
 use portolan_proto::{
-    Call, CallId, Client, Flags, Incoming, Link, Looked, NotCalled, Outcome, Server, Settings,
-    Status, Time,
+    Call, CallId, Client, Flags, Incoming, Looked, NotCalled, Outcome, PacketPath, Server,
+    Settings, Status, Time,
 };
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -104,7 +104,7 @@ pub(crate) struct End<'w> {
     pub(crate) from: &'w mut Way,
 }
 
-impl Link for End<'_> {
+impl PacketPath for End<'_> {
     fn position(&self) -> u64 {
         self.to.sent
     }

@@ -1,4 +1,4 @@
-//! Defines the link that carries the transport's packets.
+//! Defines the path that carries the transport's packets.
 
 use crate::packet::{Unsealed, behead, summed};
 use portolan_abi::rpc::HEADER_BYTES;
@@ -11,7 +11,7 @@ use std::rc::Rc;
 /// reorder or delay packets, but keeps where one ends and the next begins.
 ///
 /// See [`Pipe`] for one that loses nothing.
-pub trait Link {
+pub trait PacketPath {
     /// The position that the next packet will have. It seeds the packet's checksum, so a
     /// receiver that is out of step sees it as damaged.
     fn position(&self) -> u64;
@@ -19,7 +19,7 @@ pub trait Link {
     /// Sends a packet, or loses it.
     fn send(&mut self, packet: &[u8]);
 
-    /// As [`Link::send`], of a packet that is sealed on its way. `spare` is memory in which it
+    /// As [`PacketPath::send`], of a packet that is sealed on its way. `spare` is memory in which it
     /// may be put together.
     fn send_unsealed(&mut self, packet: &Unsealed<'_>, spare: &mut Vec<u8>) {
         let sum = if packet.is_summed() {
@@ -35,13 +35,13 @@ pub trait Link {
     /// none now.
     fn receive(&mut self, packet: &mut Vec<u8>) -> Option<u64>;
 
-    /// As [`Link::receive`], with the packet's head apart from its body, and summed on its way.
+    /// As [`PacketPath::receive`], with the packet's head apart from its body, and summed on its way.
     fn receive_summed(&mut self, body: &mut Vec<u8>) -> Option<Arrived> {
         let position = self.receive(body)?;
         Some(Arrived::of(position, body, sum::of))
     }
 
-    /// As [`Link::receive_summed`], for the straight lines; a link may leave a packet there that
+    /// As [`PacketPath::receive_summed`], for the straight lines; a link may leave a packet there that
     /// takes more than one look.
     #[inline(always)]
     fn receive_straight(&mut self, body: &mut Vec<u8>) -> Option<Arrived> {
@@ -74,7 +74,7 @@ impl Arrived {
     }
 }
 
-impl<L: Link + ?Sized> Link for &mut L {
+impl<L: PacketPath + ?Sized> PacketPath for &mut L {
     fn position(&self) -> u64 {
         (**self).position()
     }
@@ -100,10 +100,10 @@ impl<L: Link + ?Sized> Link for &mut L {
     }
 }
 
-/// A link within one thread that loses nothing, for examples and tests.
+/// A path within one thread that loses nothing, for examples and tests.
 ///
 /// ```
-/// use portolan_proto::{Link, Pipe};
+/// use portolan_proto::{PacketPath, Pipe};
 /// let (mut here, mut there) = Pipe::pair();
 /// here.send(b"packet");
 /// let mut packet = Vec::new();
@@ -132,7 +132,7 @@ impl Pipe {
     }
 }
 
-impl Link for Pipe {
+impl PacketPath for Pipe {
     fn position(&self) -> u64 {
         self.sent
     }

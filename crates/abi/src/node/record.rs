@@ -1,0 +1,574 @@
+//! Lays out the head of a record, and tells the kinds of records apart.
+
+use super::greeting::{Bye, Hello, NodeId, Ping};
+use super::message::{INLINE, MessageBody, MessageRecord};
+use crate::codec::{DecodeError, Field, Reader, Writer};
+use crate::limits::{MAX_DOMAIN_NAME, MAX_EXTENTS, MAX_HEADER, MAX_NAME};
+use crate::name::is_name;
+use crate::{codes, record};
+
+/// Bytes of a record at the most: those of the longest message.
+#[expect(clippy::cast_possible_truncation, reason = "about 30,000")]
+pub const MAX_RECORD: u32 =
+    (RecordHead::BYTES + MessageBody::BYTES + 8 * MAX_EXTENTS + MAX_HEADER) as u32 + INLINE as u32;
+/// Bytes of the secret in a port's reference.
+pub const PORT_SECRET: usize = 16;
+
+codes! {
+    /// What a record is.
+    pub enum RecordKind: u16 {
+        /// [`Record::Hello`].
+        Hello = 1,
+        /// [`Record::Resumed`].
+        Resumed = 2,
+        /// [`Record::Ping`].
+        Ping = 3,
+        /// [`Record::Bye`].
+        Bye = 4,
+        /// [`Record::Message`].
+        Message = 8,
+        /// [`Record::Answer`].
+        Answer = 9,
+        /// [`Record::Ack`].
+        Ack = 10,
+        /// [`Record::Credit`].
+        Credit = 11,
+        /// [`Record::Wait`].
+        Wait = 12,
+        /// [`Record::Empty`].
+        Empty = 13,
+        /// [`Record::Announce`].
+        Announce = 14,
+        /// [`Record::Grant`].
+        Grant = 15,
+        /// [`Record::Resolve`].
+        Resolve = 16,
+        /// [`Record::Resolved`].
+        Resolved = 17,
+        /// [`Record::Dead`].
+        Dead = 18,
+        /// [`Record::Close`].
+        Close = 19,
+        /// Reserved: a reference is shown to a port's home, which lends a right.
+        Claim = 32,
+        /// Reserved: the home's reply.
+        Claimed = 33,
+        /// Reserved: a retained reference is let go.
+        Release = 34,
+        /// Reserved: a node holds an answer right of a request.
+        HoldOnce = 35,
+        /// Reserved: a port's home asks to be told when no sender is left.
+        WantSenders = 36,
+        /// Reserved: a borrower has no right left.
+        NoSenders = 37,
+        /// Reserved: a receive right moves.
+        MoveRight = 38,
+        /// Reserved: where it went.
+        Moved = 39,
+        /// Reserved: where ports are.
+        WhereIs = 40,
+        /// Reserved: an import of exported memory.
+        Import = 48,
+        /// Reserved: the exporter's reply.
+        Imported = 49,
+        /// Reserved: the export ends.
+        Revoke = 50,
+        /// Reserved: what an importer had sent has all been sent.
+        Flushed = 51,
+        /// Reserved: a channel is followed.
+        Follow = 52,
+        /// Reserved: what `ls`, `top` and `trace` show.
+        Inspect = 64,
+    }
+}
+
+/// Flags of a record.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecordFlags(pub u16);
+
+impl RecordFlags {
+    /// A receiver that does not know the kind skips the record.
+    pub const OPTIONAL: Self = Self(1);
+    /// Of a message or an announcement: sent without credit.
+    pub const PROBE: Self = Self(2);
+    /// Of a message or an announcement: its flow has more to send than it has credit for.
+    pub const MORE: Self = Self(4);
+    const ALL: u16 = 7;
+
+    /// Both.
+    #[must_use]
+    pub const fn with(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Whether `flag` is set.
+    pub const fn has(self, flag: Self) -> bool {
+        self.0 & flag.0 != 0
+    }
+}
+
+impl Field for RecordFlags {
+    const BYTES: usize = 2;
+
+    fn put(&self, to: &mut Writer<'_>) {
+        self.0.put(to);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        u16::get(from).map(Self)
+    }
+}
+
+record! {
+    /// The first bytes of each record.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct RecordHead {
+        /// Bytes of the whole record.
+        pub length: u32,
+        /// What it is: a [`RecordKind`], or one that a later version has.
+        pub kind: u16,
+        /// Flags.
+        pub flags: RecordFlags,
+        /// Its flow, or 0.
+        pub flow: u32,
+        /// The low bits of its number, or 0.
+        pub number: u32,
+    }
+    check |it| (Self::LEAST..=MAX_RECORD).contains(&it.length)
+}
+
+const _: () = assert!(RecordHead::BYTES == 16);
+
+impl RecordHead {
+    #[expect(clippy::cast_possible_truncation, reason = "16")]
+    const LEAST: u32 = Self::BYTES as u32;
+
+    /// The number whose low bits the head has, and which is nearest to `near`.
+    ///
+    /// ```
+    /// use portolan_abi::node::{Record, RecordHead, Sent};
+    /// let near = 5 << 32;
+    /// for number in [near - 9, near, near + 9] {
+    ///     let bytes = Record::Ack.with(Sent { number, ..Sent::default() });
+    ///     assert_eq!(RecordHead::decode(&bytes[..16]).unwrap().near(near), number);
+    /// }
+    /// ```
+    pub const fn near(&self, near: u64) -> u64 {
+        #[expect(clippy::cast_possible_truncation, reason = "the low bits")]
+        let low = near as u32;
+        let ahead = self.number.wrapping_sub(low);
+        if ahead < 1 << 31 {
+            near.saturating_add(ahead as u64)
+        } else {
+            near.saturating_sub((1 << 32) - ahead as u64)
+        }
+    }
+}
+
+/// What a record's sender says in its head.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sent {
+    /// Flags.
+    pub flags: RecordFlags,
+    /// The flow, or 0.
+    pub flow: u32,
+    /// The number, or 0.
+    pub number: u64,
+}
+
+record! {
+    /// The name of a port for its whole life, wherever it moves.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+    pub struct PortId {
+        /// The node that made it.
+        pub origin: NodeId,
+        /// Which of its ports.
+        pub serial: u64,
+    }
+}
+
+record! {
+    /// A port that is lent to a borrower: a right to send to it goes by the flow that asked.
+    #[derive(Clone, Copy, PartialEq, Eq)]
+    pub struct Lent {
+        /// Which port.
+        pub port: PortId,
+        /// A node that knows it may be lent the port too.
+        pub secret: [u8; PORT_SECRET],
+        /// It takes requests, and not messages.
+        pub synchronous: bool,
+        _: 7,
+    }
+}
+
+impl std::fmt::Debug for Lent {
+    /// Without the secret.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Lent")
+            .field("port", &self.port)
+            .field("synchronous", &self.synchronous)
+            .finish_non_exhaustive()
+    }
+}
+
+codes! {
+    /// Why a name was not resolved.
+    pub enum ResolveFailure: u32 {
+        /// There is no such port, or its name is let out to no node.
+        NoSuchPort = 1,
+        /// The node does not span the domain.
+        NoSuchDomain = 2,
+        /// The borrower may not have it.
+        Denied = 3,
+        /// The home has no room for another borrower.
+        Full = 4,
+        /// Another reason.
+        Other = 5,
+    }
+    unknown => Other
+}
+
+codes! {
+    /// Whether a name was resolved.
+    enum ResolvedTag: u32 {
+        Lent = 1,
+        Failed = 2,
+    }
+}
+
+codes! {
+    /// Why a flow leads nowhere any more.
+    pub enum DeadReason: u32 {
+        /// The port's receiver has closed it, or died.
+        Closed = 1,
+        /// The node has stopped to span the domain.
+        Unspanned = 2,
+        /// Another reason.
+        Other = 3,
+    }
+    unknown => Other
+}
+
+record! {
+    /// The end of a flow: its port is gone.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Dead {
+        /// Which flow.
+        pub flow: u32,
+        /// Why.
+        pub reason: DeadReason,
+        /// All messages with lower numbers were put into the port.
+        pub next: u64,
+    }
+}
+
+/// A question for a port by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Resolve<'a> {
+    /// The flow that will lead to the port.
+    pub flow: u32,
+    /// The name that the domain has among nodes.
+    pub domain: &'a str,
+    /// The port's.
+    pub name: &'a str,
+}
+
+record! {
+    struct ResolveBody {
+        pub flow: u32,
+        pub domain: u8,
+        pub name: u8,
+        _: 2,
+    }
+}
+
+record! {
+    /// "This much will come, when you say": a message that is too long to send unasked.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Announce {
+        /// The transfer that it will be.
+        pub transfer: u32,
+        /// How many extents it has.
+        pub extents: u32,
+        /// Bytes of the payload.
+        pub bytes: u64,
+        /// Of an answer: of which request.
+        pub request: u64,
+    }
+    check |it| (1..=MAX_EXTENTS as u64).contains(&u64::from(it.extents)) && it.bytes > 0
+        && it.bytes <= 1 << 48
+}
+
+record! {
+    struct TransferBody {
+        pub transfer: u32,
+        _: 4,
+    }
+}
+
+record! {
+    struct RequestBody {
+        pub request: u64,
+    }
+}
+
+/// A record's body and tail. The flow and the number that it may have are in the head.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Record<'a> {
+    /// "This is me."
+    Hello(Hello),
+    /// "I have said what I have received; send what I miss."
+    Resumed,
+    /// "I am there."
+    Ping(Ping),
+    /// "I go."
+    Bye(Bye),
+    /// A message of a flow: the number is its own.
+    Message(MessageRecord<'a>),
+    /// The answer to a request.
+    Answer(MessageRecord<'a>),
+    /// All messages of the flow with lower numbers are in the port; of [`super::CONTROL`]: handled.
+    Ack,
+    /// The answer to a request has come, or is not wanted: its sender forgets it. It is an
+    /// [`RecordKind::Ack`] of the flow [`super::ANSWERS`].
+    AckAnswer {
+        /// Which request.
+        request: u64,
+    },
+    /// Messages of the flow with lower numbers may be sent.
+    Credit,
+    /// All of the flow from this number on was thrown away: keep it until there is credit.
+    Wait,
+    /// The flow has no message of this number, and gives its credit back.
+    Empty {
+        /// The credit: the number in the last [`Record::Credit`].
+        credit: u64,
+    },
+    /// "This much will come, when you say."
+    Announce(Announce),
+    /// "Send it."
+    Grant {
+        /// Which transfer.
+        transfer: u32,
+    },
+    /// Which port has this name?
+    Resolve(Resolve<'a>),
+    /// The port, or why there is none, to the [`Resolve`] of the flow.
+    Resolved {
+        /// The flow that will lead there.
+        flow: u32,
+        /// The port, or why there is none.
+        lent: Result<Lent, ResolveFailure>,
+    },
+    /// The port of a flow is gone.
+    Dead(Dead),
+    /// The borrower has closed the flow; nothing of it is under way.
+    Close {
+        /// Which flow.
+        flow: u32,
+    },
+}
+
+impl<'a> Record<'a> {
+    /// The record's bytes, with what its head says. Of a message whose payload is left out, the
+    /// payload has to be sent behind.
+    pub fn with(&self, sent: Sent) -> Vec<u8> {
+        let mut out = vec![0; RecordHead::BYTES];
+        let (kind, left_out) = self.put(&mut out);
+        let is_answer = matches!(self, Record::AckAnswer { .. });
+        let head = RecordHead {
+            length: u32::try_from(out.len() + left_out).unwrap_or(u32::MAX),
+            kind: kind as u16,
+            flags: sent.flags,
+            flow: if is_answer { super::ANSWERS } else { sent.flow },
+            #[expect(clippy::cast_possible_truncation, reason = "the low bits")]
+            number: sent.number as u32,
+        };
+        out[..RecordHead::BYTES].copy_from_slice(&head.encode());
+        out
+    }
+
+    /// Writes body and tail; the kind, and how many payload bytes are left out.
+    fn put(&self, out: &mut Vec<u8>) -> (RecordKind, usize) {
+        use RecordKind as K;
+        let kind = match self {
+            Self::Hello(hello) => {
+                hello.put(out);
+                K::Hello
+            }
+            Self::Resumed => K::Resumed,
+            Self::Ping(ping) => {
+                out.extend(ping.encode());
+                K::Ping
+            }
+            Self::Bye(bye) => {
+                out.extend(bye.encode());
+                K::Bye
+            }
+            Self::Message(message) => {
+                message.put(out);
+                return (K::Message, message.left_out());
+            }
+            Self::Answer(message) => {
+                message.put(out);
+                return (K::Answer, message.left_out());
+            }
+            Self::Ack => K::Ack,
+            Self::AckAnswer { request } => {
+                out.extend(RequestBody { request: *request }.encode());
+                K::Ack
+            }
+            Self::Credit => K::Credit,
+            Self::Wait => K::Wait,
+            Self::Empty { credit } => {
+                out.extend(credit.to_le_bytes());
+                K::Empty
+            }
+            Self::Announce(announce) => {
+                out.extend(announce.encode());
+                K::Announce
+            }
+            Self::Grant { transfer } => {
+                let transfer = *transfer;
+                out.extend(TransferBody { transfer }.encode());
+                K::Grant
+            }
+            Self::Resolve(resolve) => {
+                resolve.put(out);
+                K::Resolve
+            }
+            Self::Resolved { flow, lent } => {
+                out.extend(flow.to_le_bytes());
+                match lent {
+                    Ok(lent) => {
+                        out.extend((ResolvedTag::Lent as u32).to_le_bytes());
+                        out.extend(lent.encode());
+                    }
+                    Err(failure) => {
+                        out.extend((ResolvedTag::Failed as u32).to_le_bytes());
+                        out.extend((*failure as u32).to_le_bytes());
+                    }
+                }
+                K::Resolved
+            }
+            Self::Dead(dead) => {
+                out.extend(dead.encode());
+                K::Dead
+            }
+            Self::Close { flow } => {
+                out.extend(flow.to_le_bytes());
+                K::Close
+            }
+        };
+        (kind, 0)
+    }
+
+    /// Reads a whole record (R1); `None` of an optional one that is to be skipped (R3).
+    ///
+    /// # Errors
+    ///
+    /// [`DecodeError`]: no node sends these bytes, or a later version does (R3).
+    pub fn decode(bytes: &'a [u8]) -> Result<(RecordHead, Option<Self>), DecodeError> {
+        let mut from = Reader::new(bytes);
+        let head: RecordHead = from.field("head")?;
+        let (found, wanted) = (bytes.len(), head.length as usize);
+        if found != wanted {
+            return Err(DecodeError::Length { found, wanted });
+        }
+        let Some(record) = Self::get(&head, &mut from)? else {
+            if head.flags.has(RecordFlags::OPTIONAL) {
+                return Ok((head, None));
+            }
+            return Err(DecodeError::Value { field: "kind" });
+        };
+        if !from.is_empty() {
+            let left = from.rest().len();
+            let wanted = found - left;
+            return Err(DecodeError::Length { found, wanted });
+        }
+        if head.flags.0 & !RecordFlags::ALL != 0 {
+            return Err(DecodeError::Value { field: "flags" });
+        }
+        Ok((head, Some(record)))
+    }
+
+    /// Reads body and tail; `None` of a kind that is not known.
+    fn get(head: &RecordHead, from: &mut Reader<'a>) -> Result<Option<Self>, DecodeError> {
+        use RecordKind as K;
+        let Some(kind) = K::from_code(head.kind) else {
+            return Ok(None);
+        };
+        Ok(Some(match kind {
+            K::Hello => Self::Hello(Hello::get(from)?),
+            K::Resumed => Self::Resumed,
+            K::Ping => Self::Ping(from.field("ping")?),
+            K::Bye => Self::Bye(from.field("bye")?),
+            K::Message => Self::Message(MessageRecord::get(from, false)?),
+            K::Answer => Self::Answer(MessageRecord::get(from, true)?),
+            K::Ack if head.flow == super::ANSWERS => {
+                let RequestBody { request } = from.field("request")?;
+                Self::AckAnswer { request }
+            }
+            K::Ack => Self::Ack,
+            K::Credit => Self::Credit,
+            K::Wait => Self::Wait,
+            K::Empty => Self::Empty {
+                credit: from.field("credit")?,
+            },
+            K::Announce => Self::Announce(from.field("announce")?),
+            K::Grant => {
+                let TransferBody { transfer } = from.field("transfer")?;
+                Self::Grant { transfer }
+            }
+            K::Resolve => Self::Resolve(Resolve::get(from)?),
+            K::Resolved => {
+                let flow = from.field("flow")?;
+                let lent = match from.field("tag")? {
+                    ResolvedTag::Lent => Ok(from.field("lent")?),
+                    ResolvedTag::Failed => Err(from.field("failure")?),
+                };
+                Self::Resolved { flow, lent }
+            }
+            K::Dead => Self::Dead(from.field("dead")?),
+            K::Close => Self::Close {
+                flow: from.field("flow")?,
+            },
+            // Reserved: a later version fills them in.
+            _ => return Ok(None),
+        }))
+    }
+}
+
+impl<'a> Resolve<'a> {
+    /// Whether names are names.
+    fn can_be(&self) -> bool {
+        is_name(self.domain, MAX_DOMAIN_NAME) && is_name(self.name, MAX_NAME)
+    }
+
+    fn put(&self, out: &mut Vec<u8>) {
+        let length = |text: &str| u8::try_from(text.len()).unwrap_or(u8::MAX);
+        let body = ResolveBody {
+            flow: self.flow,
+            domain: length(self.domain),
+            name: length(self.name),
+        };
+        out.extend(body.encode());
+        out.extend(self.domain.as_bytes());
+        out.extend(self.name.as_bytes());
+    }
+
+    fn get(from: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        let body: ResolveBody = from.field("resolve")?;
+        let domain = text(from.bytes(usize::from(body.domain))?, "domain")?;
+        let name = text(from.bytes(usize::from(body.name))?, "name")?;
+        let flow = body.flow;
+        let resolve = Self { flow, domain, name };
+        let record = "Resolve";
+        let valid = resolve.can_be().then_some(resolve);
+        valid.ok_or(DecodeError::Check { record })
+    }
+}
+
+fn text<'a>(bytes: &'a [u8], field: &'static str) -> Result<&'a str, DecodeError> {
+    std::str::from_utf8(bytes).map_err(|_| DecodeError::Value { field })
+}

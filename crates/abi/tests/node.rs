@@ -1,0 +1,355 @@
+//! The bytes of the records between nodes, as they have been since the wire has its version, and
+//! what becomes of bytes that are almost these.
+
+use portolan_abi::codec::DecodeError;
+use portolan_abi::limits::{MAX_EXTENTS, MAX_HEADER};
+use portolan_abi::node::{
+    ANSWERS, Announce, AssociationId, Bye, ByeReason, Dead, DeadReason, FragmentHead, FragmentKind,
+    Hello, HelloBody, INLINE, Lent, MAX_FRAGMENT, MAX_KNOWN, MAX_RECORD, MessageBody,
+    MessageRecord, NodeId, Ping, PortId, Record, RecordFlags, RecordHead, RecordKind, Resolve,
+    ResolveFailure, Sent, Versions,
+};
+use portolan_abi::slot::Kind;
+
+fn hex(bytes: &[u8]) -> String {
+    let words = bytes
+        .chunks(4)
+        .map(|word| word.iter().map(|b| format!("{b:02x}")).collect::<String>());
+    words.collect::<Vec<_>>().join(" ")
+}
+
+fn hello() -> Hello {
+    Hello {
+        body: HelloBody {
+            versions: Versions {
+                lowest: 1,
+                highest: 2,
+            },
+            features: 0x0102_0304_0506_0708,
+            cluster: [0xcc; 16],
+            node: NodeId([0xaa; 16]),
+            incarnation: 9,
+            known: 1,
+            association: Some(AssociationId {
+                smaller: 3,
+                larger: 4,
+            }),
+            proposal: 5,
+            flows: 6,
+            transfers: 7,
+            requests: 8,
+        },
+        known: vec![NodeId([0xbb; 16])],
+    }
+}
+
+fn message(kind: Kind) -> MessageRecord<'static> {
+    MessageRecord {
+        body: MessageBody {
+            kind,
+            header: 3,
+            extents: 2,
+            inline: 5,
+            urgency: Some(0x11),
+            time_left: Some(0x22),
+            request: 0x33,
+        },
+        lengths: vec![1, 4],
+        header: b"abc",
+        inline: b"12345",
+    }
+}
+
+fn lent() -> Lent {
+    Lent {
+        port: PortId {
+            origin: NodeId([0xaa; 16]),
+            serial: 7,
+        },
+        secret: [0x5e; 16],
+        synchronous: true,
+    }
+}
+
+/// Each kind of record, with its bytes behind the head.
+fn examples() -> Vec<(Record<'static>, &'static str)> {
+    let failure = ResolveFailure::NoSuchPort;
+    vec![
+        (
+            Record::Hello(hello()),
+            "50544e48 01000200 08070605 04030201 cccccccc cccccccc cccccccc cccccccc \
+             aaaaaaaa aaaaaaaa aaaaaaaa aaaaaaaa 09000000 00000000 01000000 01000000 \
+             03000000 00000000 04000000 00000000 05000000 00000000 06000000 07000000 \
+             08000000 00000000 bbbbbbbb bbbbbbbb bbbbbbbb bbbbbbbb",
+        ),
+        (Record::Resumed, ""),
+        (
+            Record::Ping(Ping {
+                clock: 1,
+                echo: Some(2),
+                held: 3,
+            }),
+            "01000000 00000000 01000000 00000000 02000000 00000000 03000000 00000000",
+        ),
+        (
+            Record::Bye(Bye {
+                reason: ByeReason::Violation,
+            }),
+            "03000000 00000000",
+        ),
+        (
+            Record::Message(message(Kind::Request)),
+            "01010000 03000000 02000000 05000000 11000000 00000000 01000000 00000000 \
+             22000000 00000000 33000000 00000000 01000000 00000000 04000000 00000000 \
+             61626331 32333435",
+        ),
+        (
+            Record::Answer(message(Kind::Reply)),
+            "02010000 03000000 02000000 05000000 11000000 00000000 01000000 00000000 \
+             22000000 00000000 33000000 00000000 01000000 00000000 04000000 00000000 \
+             61626331 32333435",
+        ),
+        (Record::Ack, ""),
+        (Record::AckAnswer { request: 4 }, "04000000 00000000"),
+        (Record::Credit, ""),
+        (Record::Wait, ""),
+        (Record::Empty { credit: 4 }, "04000000 00000000"),
+        (
+            Record::Announce(Announce {
+                transfer: 1,
+                extents: 2,
+                bytes: 3,
+                request: 4,
+            }),
+            "01000000 02000000 03000000 00000000 04000000 00000000",
+        ),
+        (Record::Grant { transfer: 1 }, "01000000 00000000"),
+        (
+            Record::Resolve(Resolve {
+                flow: 1,
+                domain: "roof",
+                name: "upper",
+            }),
+            "01000000 04050000 726f6f66 75707065 72",
+        ),
+        (
+            Record::Resolved {
+                flow: 1,
+                lent: Ok(lent()),
+            },
+            "01000000 01000000 aaaaaaaa aaaaaaaa aaaaaaaa aaaaaaaa 07000000 00000000 \
+             5e5e5e5e 5e5e5e5e 5e5e5e5e 5e5e5e5e 01000000 00000000",
+        ),
+        (
+            Record::Resolved {
+                flow: 1,
+                lent: Err(failure),
+            },
+            "01000000 02000000 01000000",
+        ),
+        (
+            Record::Dead(Dead {
+                flow: 1,
+                reason: DeadReason::Closed,
+                next: 2,
+            }),
+            "01000000 01000000 02000000 00000000",
+        ),
+        (Record::Close { flow: 1 }, "01000000"),
+    ]
+}
+
+const SENT: Sent = Sent {
+    flags: RecordFlags::MORE,
+    flow: 0x0102_0304,
+    number: 0x1_0506_0708,
+};
+
+#[test]
+fn records_have_these_bytes() {
+    for (record, bytes) in examples() {
+        let found = record.with(SENT);
+        let (head, body) = found.split_at(RecordHead::BYTES);
+        assert_eq!(hex(body), bytes, "{record:?}");
+        let (head, read) = (RecordHead::decode(head).unwrap(), Record::decode(&found));
+        assert_eq!(read, Ok((head, Some(record.clone()))));
+        let is_answer = matches!(record, Record::AckAnswer { .. });
+        let flow = if is_answer { ANSWERS } else { SENT.flow };
+        assert_eq!((head.flow, head.flags), (flow, SENT.flags));
+        assert_eq!(head.near(1 << 32), SENT.number);
+    }
+}
+
+/// Whether a record says a reason that a later version may add to.
+fn has_reason(record: &Record<'_>) -> bool {
+    matches!(
+        record,
+        Record::Bye(_) | Record::Dead(_) | Record::Resolved { lent: Err(_), .. }
+    )
+}
+
+#[test]
+fn each_truncation_and_each_garbled_byte_is_refused_or_is_another_whole_record() {
+    for (record, _) in examples() {
+        let bytes = record.with(SENT);
+        for len in 0..bytes.len() {
+            assert!(Record::decode(&bytes[..len]).is_err(), "{record:?} {len}");
+        }
+        assert!(Record::decode(&[&bytes[..], &[0]].concat()).is_err());
+        for at in 0..bytes.len() {
+            for value in 0..=u8::MAX {
+                let mut other = bytes.clone();
+                other[at] = value;
+                let Ok((head, Some(read))) = Record::decode(&other) else {
+                    continue;
+                };
+                let sent = Sent {
+                    flags: head.flags,
+                    flow: head.flow,
+                    number: u64::from(head.number),
+                };
+                let again = read.with(sent);
+                assert!(again == other || has_reason(&read), "{read:?} {at} {value}");
+            }
+        }
+    }
+}
+
+#[test]
+fn unknown_records_are_skipped_if_they_are_optional() {
+    let reserved = [
+        RecordKind::Claim,
+        RecordKind::Claimed,
+        RecordKind::Release,
+        RecordKind::HoldOnce,
+        RecordKind::WantSenders,
+        RecordKind::NoSenders,
+        RecordKind::MoveRight,
+        RecordKind::Moved,
+        RecordKind::WhereIs,
+        RecordKind::Import,
+        RecordKind::Imported,
+        RecordKind::Revoke,
+        RecordKind::Flushed,
+        RecordKind::Follow,
+        RecordKind::Inspect,
+    ];
+    let kinds = reserved.iter().map(|kind| *kind as u16);
+    for kind in kinds.chain([0, 7, 1000, u16::MAX]) {
+        let head = |flags| RecordHead {
+            length: 20,
+            kind,
+            flags,
+            flow: 0,
+            number: 0,
+        };
+        // What a later version has in its tail, and its flags, do not matter.
+        let optional = RecordFlags::OPTIONAL.with(RecordFlags(0x8000));
+        let bytes = [&head(optional).encode()[..], b"tail"].concat();
+        assert_eq!(Record::decode(&bytes), Ok((head(optional), None)));
+        let bytes = [&head(RecordFlags(0)).encode()[..], b"tail"].concat();
+        let error = DecodeError::Value { field: "kind" };
+        assert_eq!(Record::decode(&bytes), Err(error), "{kind}");
+    }
+}
+
+#[test]
+fn what_is_over_its_limit_is_refused() {
+    let with = |edit: &dyn Fn(&mut MessageRecord<'static>)| {
+        let mut record = message(Kind::Message);
+        edit(&mut record);
+        Record::decode(&Record::Message(record).with(SENT)).is_err()
+    };
+    assert!(!with(&|_| ()));
+    // The kind of an answer, a length of zero, lengths that are not the payload's, and too many.
+    assert!(with(&|it| it.body.kind = Kind::Reply));
+    assert!(with(&|it| it.lengths = vec![5, 0]));
+    assert!(with(&|it| it.lengths = vec![1, 5]));
+    assert!(with(&|it| it.body.header = MAX_HEADER + 1));
+    assert!(with(&|it| it.body.extents = MAX_EXTENTS + 1));
+    assert!(with(&|it| it.lengths = vec![1 << 48, 1]));
+    assert!(Record::decode(&Record::Answer(message(Kind::Message)).with(SENT)).is_err());
+    let empty = MessageRecord {
+        body: MessageBody::new(Kind::Dropped),
+        lengths: vec![],
+        header: &[],
+        inline: &[],
+    };
+    assert!(Record::decode(&Record::Answer(empty).with(SENT)).is_ok());
+    assert!(Record::decode(&Record::Answer(message(Kind::Dropped)).with(SENT)).is_err());
+    let mut crowd = hello();
+    crowd.known = vec![NodeId([1; 16]); MAX_KNOWN + 1];
+    let bytes = Record::Hello(crowd).with(SENT);
+    let (_, read) = Record::decode(&bytes).unwrap();
+    assert!(matches!(read, Some(Record::Hello(h)) if h.known.len() == MAX_KNOWN));
+    for name in ["", "a@b", "a\0b", &"n".repeat(64)] {
+        let (flow, domain) = (1, "roof");
+        let resolve = Resolve { flow, domain, name };
+        let bytes = Record::Resolve(resolve).with(SENT);
+        assert!(Record::decode(&bytes).is_err(), "{name}");
+    }
+}
+
+#[test]
+fn the_longest_record_is_as_long_as_the_limit_says() {
+    let header = [7; MAX_HEADER];
+    let longest = MessageRecord {
+        body: MessageBody {
+            header: MAX_HEADER,
+            extents: MAX_EXTENTS,
+            inline: u32::try_from(INLINE).unwrap(),
+            ..MessageBody::new(Kind::Message)
+        },
+        lengths: vec![INLINE / MAX_EXTENTS as u64; MAX_EXTENTS],
+        header: &header,
+        inline: &[],
+    };
+    let bytes = Record::Message(longest).with(SENT);
+    let head = RecordHead::decode(&bytes[..RecordHead::BYTES]).unwrap();
+    assert_eq!(head.length, MAX_RECORD);
+    // The payload was left out: it is to be sent behind.
+    assert_eq!(bytes.len() as u64 + INLINE, u64::from(MAX_RECORD));
+    for length in [0, 15, MAX_RECORD + 1, u32::MAX] {
+        assert!(RecordHead::decode(&RecordHead { length, ..head }.encode()).is_err());
+    }
+}
+
+#[test]
+fn fragments_have_these_bytes() {
+    let data = FragmentHead {
+        transfer: 0x0102_0304,
+        offset: 0x1112_1314_1516_1718,
+        length: MAX_FRAGMENT,
+        kind: FragmentKind::Data,
+    };
+    let bytes = data.encode();
+    let expected = "4e544746 04030201 18171615 14131211 00000400 02000000 00000000 00000000";
+    assert_eq!(hex(&bytes), expected);
+    assert_eq!(FragmentHead::decode(&bytes), Ok(data));
+    for len in 0..bytes.len() {
+        assert!(FragmentHead::decode(&bytes[..len]).is_err());
+    }
+    for at in 0..bytes.len() {
+        for value in 0..=u8::MAX {
+            let mut other = bytes;
+            other[at] = value;
+            if let Ok(read) = FragmentHead::decode(&other) {
+                assert_eq!(read.encode(), other);
+            }
+        }
+    }
+    let of = |kind, offset, length| {
+        let transfer = 1;
+        let head = FragmentHead {
+            transfer,
+            offset,
+            length,
+            kind,
+        };
+        FragmentHead::decode(&head.encode()).is_ok()
+    };
+    use FragmentKind::{Aborts, Data, Opens};
+    assert!(of(Opens, 0, 64) && !of(Opens, 1, 64) && !of(Opens, 0, MAX_RECORD + 1));
+    assert!(of(Data, 1 << 40, 1) && !of(Data, 0, 0) && !of(Data, 0, MAX_FRAGMENT + 1));
+    assert!(!of(Data, u64::MAX, 1) && of(Aborts, 0, 0) && !of(Aborts, 0, 1));
+}

@@ -1,0 +1,74 @@
+//! Faults that a simulation plants, to see that it would find them.
+
+/// A rule that a node breaks on purpose. Without the feature `faults` no node breaks any.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// What has arrived is not said over the next connection, and what comes again is delivered
+    /// again.
+    DeliversTwice,
+    /// A number above the next one is delivered at once.
+    DeliversAhead,
+    /// What was thrown away is acknowledged.
+    AcknowledgesRefused,
+    /// What was not acknowledged is not sent again over the next connection.
+    ForgetsToResend,
+    /// What is not whole when the connection ends is not freed.
+    KeepsPartial,
+    /// Slots are promised that the port does not have.
+    PromisesTwice,
+    /// More is sent than the link may have in flight.
+    IgnoresWindow,
+    /// All that is announced is granted.
+    GrantsAll,
+    /// The flow that came last is served first.
+    ServesLast,
+    /// Requests that are open when an association ends are not ended.
+    ForgetsRequests,
+    /// A flow that nobody was lent leads to some port.
+    BelievesFlows,
+    /// An answer is kept although it was acknowledged.
+    KeepsAnswers,
+    /// A flow that runs empty does not say so.
+    KeepsCredit,
+}
+
+impl Fault {
+    /// All of them.
+    pub const ALL: [Self; 13] = [
+        Self::DeliversTwice,
+        Self::DeliversAhead,
+        Self::AcknowledgesRefused,
+        Self::ForgetsToResend,
+        Self::KeepsPartial,
+        Self::PromisesTwice,
+        Self::IgnoresWindow,
+        Self::GrantsAll,
+        Self::ServesLast,
+        Self::ForgetsRequests,
+        Self::BelievesFlows,
+        Self::KeepsAnswers,
+        Self::KeepsCredit,
+    ];
+}
+
+/// The fault of a node, if it has one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Planted {
+    #[cfg(feature = "faults")]
+    pub(super) fault: Option<Fault>,
+}
+
+impl Planted {
+    /// Whether the node breaks this rule.
+    #[inline]
+    pub(super) fn is(self, fault: Fault) -> bool {
+        #[cfg(feature = "faults")]
+        return self.fault == Some(fault);
+        #[cfg(not(feature = "faults"))]
+        {
+            let _ = fault;
+            false
+        }
+    }
+}

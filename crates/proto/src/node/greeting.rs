@@ -1,0 +1,493 @@
+//! Peers come and go: connections are opened, crossed and cut, associations begin, resume and end.
+
+use super::association::Association;
+use super::association::Context;
+use super::connection::{Connection, agreed, own_part};
+use super::machine::{Node, Peer, context};
+use super::types::{Authenticated, ConnectionId, Event, Home, Wall};
+use super::violation::{Over, Violation};
+use crate::Time;
+use core::time::Duration;
+use portolan_abi::node::{
+    ANSWERS, ByeReason, CONTROL, Hello, HelloBody, MAX_FLOWS, MAX_KNOWN, MAX_TRANSFERS, NodeId,
+    Record, RecordFlags, RecordKind, WIRE,
+};
+
+impl<P: Clone> Node<P> {
+    /// A connection to an authenticated peer is open, in either direction.
+    pub fn connected(&mut self, now: Time, id: ConnectionId, with: Authenticated) {
+        let node = with.node;
+        let known: Vec<NodeId> = self.peers.keys().copied().take(MAX_KNOWN).collect();
+        let settings = self.settings;
+        let proposal = &mut self.last_proposal;
+        let peer = self.peers.entry(node).or_insert_with(|| {
+            *proposal += 1;
+            Peer {
+                incarnation: 0,
+                proposal: *proposal,
+                association: None,
+                connection: None,
+                heard: now,
+                is_unreachable: false,
+            }
+        });
+        let count = |most: usize| u32::try_from(most).unwrap_or(u32::MAX);
+        let body = HelloBody {
+            versions: WIRE,
+            features: 0,
+            cluster: settings.cluster,
+            node: settings.node,
+            incarnation: settings.incarnation,
+            known: known.len(),
+            association: peer.association.as_ref().map(|it| it.id),
+            proposal: peer.proposal,
+            flows: count(MAX_FLOWS),
+            transfers: count(MAX_TRANSFERS),
+            requests: count(settings.open_requests),
+        };
+        let connection = Connection::new(now, with, Hello { body, known });
+        self.connections.insert(id, connection);
+        if self.forgotten.contains(&node) {
+            self.hang_up(now, id, ByeReason::Forgotten, None);
+        } else if self.is_expired(now, with) {
+            self.hang_up(now, id, ByeReason::Expired, None);
+        }
+    }
+
+    /// A connection has ended: it was cut, or closed by either side.
+    pub fn disconnected(&mut self, now: Time, id: ConnectionId) {
+        self.let_go(now, id);
+        self.connections.remove(&id);
+        self.settle(now);
+    }
+
+    /// The connection carries its association no more.
+    fn let_go(&mut self, now: Time, id: ConnectionId) {
+        let Some(connection) = self.connections.get(&id) else {
+            return;
+        };
+        let Some(peer) = self.peers.get_mut(&connection.with.node) else {
+            return;
+        };
+        if peer.connection == Some(id) {
+            peer.connection = None;
+            let mut cx = context!(self, now);
+            if let Some(association) = &mut peer.association {
+                association.cut(&mut cx);
+            }
+        }
+    }
+
+    /// Says why, and closes a connection.
+    pub(super) fn hang_up(
+        &mut self,
+        now: Time,
+        id: ConnectionId,
+        reason: ByeReason,
+        violation: Option<Violation>,
+    ) {
+        self.let_go(now, id);
+        if let Some(connection) = self.connections.get_mut(&id)
+            && connection.bye.is_none()
+        {
+            connection.bye = Some(reason);
+            self.events.push_back(Event::Close {
+                connection: id,
+                reason,
+                violation,
+            });
+        }
+    }
+
+    /// The association with a peer is over.
+    pub(super) fn over(&mut self, now: Time, node: NodeId, why: Over) {
+        let Some(peer) = self.peers.get_mut(&node) else {
+            return;
+        };
+        peer.is_unreachable = false;
+        let connection = peer.connection.take();
+        let mut cx = context!(self, now);
+        if let Some(association) = peer.association.take() {
+            association.end(&mut cx, why);
+        }
+        if let Some(id) = connection {
+            let reason = match why {
+                Over::Here => ByeReason::Leaving,
+                Over::Violation(_) => ByeReason::Violation,
+                _ => ByeReason::Other,
+            };
+            self.hang_up(now, id, reason, None);
+        }
+    }
+
+    /// Ends the association with a peer, and refuses it from now on.
+    pub fn forget(&mut self, now: Time, node: NodeId) {
+        self.forgotten.insert(node);
+        let its = self.connections.iter();
+        let its = its.filter(|(_, connection)| connection.with.node == node);
+        let its: Vec<ConnectionId> = its.map(|(id, _)| *id).collect();
+        for id in its {
+            self.hang_up(now, id, ByeReason::Forgotten, None);
+        }
+        self.over(now, node, Over::Here);
+        self.settle(now);
+    }
+
+    /// Says `Bye` to all peers: this node ends.
+    pub fn leave(&mut self, now: Time) {
+        let peers: Vec<NodeId> = self.peers.keys().copied().collect();
+        for node in peers {
+            self.over(now, node, Over::Here);
+        }
+        self.settle(now);
+    }
+
+    /// Reads one record.
+    pub(super) fn record(
+        &mut self,
+        now: Time,
+        id: ConnectionId,
+        bytes: &[u8],
+        home: &mut dyn Home<P>,
+    ) -> Result<(), Violation> {
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return Ok(());
+        };
+        if connection.bye.is_some() {
+            return Ok(());
+        }
+        connection.heard = now;
+        let met = connection.met;
+        let (head, record) = Record::decode(bytes)?;
+        let is_hello = head.kind == RecordKind::Hello as u16;
+        let is_bye = head.kind == RecordKind::Bye as u16;
+        if is_hello == met && !is_bye {
+            return Err(Violation::Greeting);
+        }
+        match record {
+            None => Ok(()),
+            Some(Record::Hello(hello)) => self.greeted(now, id, &hello),
+            Some(Record::Bye(bye)) => {
+                self.farewell(now, id, bye.reason);
+                Ok(())
+            }
+            Some(Record::Ping(ping)) => {
+                let most = self.settings.window_at_most;
+                if let Some(connection) = self.connections.get_mut(&id) {
+                    connection.ping |= ping.echo.is_none();
+                    connection.echo = Some((ping.clock, now));
+                }
+                let sent = ping.echo.and_then(|clock| now.0.checked_sub(clock));
+                let away = sent.and_then(|away| away.checked_sub(ping.held));
+                self.carried(now, id, |association, _| {
+                    if let Some(nanos) = away {
+                        let round_trip = Duration::from_nanos(nanos);
+                        association.window.measured(now, round_trip, most);
+                    }
+                });
+                Ok(())
+            }
+            Some(Record::Resumed) => {
+                self.carried(now, id, |association, _| association.resumed());
+                let node = self.connections.get_mut(&id).map(|connection| {
+                    connection.resumed = true;
+                    connection.with.node
+                });
+                let peer = node.and_then(|node| self.peers.get_mut(&node));
+                if let Some(peer) = peer
+                    && peer.connection == Some(id)
+                    && std::mem::take(&mut peer.is_unreachable)
+                    && let Some(node) = node
+                {
+                    self.events.push_back(Event::Reachable { peer: node });
+                }
+                Ok(())
+            }
+            Some(record) => {
+                let handled = self.carried(now, id, |association, cx| {
+                    carried_record(association, cx, home, head.flow, &head, record)
+                });
+                handled.unwrap_or(Ok(()))
+            }
+        }
+    }
+
+    /// The peer's greeting.
+    fn greeted(&mut self, now: Time, id: ConnectionId, theirs: &Hello) -> Result<(), Violation> {
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return Ok(());
+        };
+        let node = connection.with.node;
+        let said = theirs.body.node;
+        if said != node || said == self.settings.node {
+            let authenticated = node;
+            return Err(Violation::Identity {
+                authenticated,
+                said,
+            });
+        }
+        let Some(peer) = self.peers.get_mut(&node) else {
+            return Ok(());
+        };
+        let refusal = if theirs.body.cluster != self.settings.cluster {
+            Some(ByeReason::Cluster)
+        } else if WIRE.common(theirs.body.versions).is_none() {
+            Some(ByeReason::Version)
+        } else if theirs.body.incarnation < peer.incarnation {
+            Some(ByeReason::Incarnation)
+        } else {
+            None
+        };
+        if let Some(reason) = refusal {
+            self.hang_up(now, id, reason, None);
+            return Ok(());
+        }
+        let agreed = agreed(&connection.hello, theirs);
+        let current = peer.association.as_ref().map(|it| it.id);
+        let is_new = current != Some(agreed);
+        if is_new && own_part(agreed, self.settings.node, node) != peer.proposal {
+            // Both greetings were said before what another connection has agreed on since.
+            self.hang_up(now, id, ByeReason::Crossed, None);
+            return Ok(());
+        }
+        // Of two connections that the nodes have opened to one another, that of the smaller id
+        // stays; of two of one node the later one.
+        let preferred = |dialed: bool| dialed == (self.settings.node < node);
+        if let Some(other) = peer.connection
+            && !is_new
+            && let Some(there) = self.connections.get(&other)
+        {
+            let ours = self.connections.get(&id).is_some_and(|it| it.with.dialed);
+            if preferred(there.with.dialed) && !preferred(ours) {
+                self.hang_up(now, id, ByeReason::Crossed, None);
+                return Ok(());
+            }
+        }
+        if is_new {
+            let restarted = peer.incarnation < theirs.body.incarnation;
+            let why = if restarted {
+                Over::Restarted
+            } else {
+                Over::Forgotten
+            };
+            self.over(now, node, why);
+            self.begin(now, node, agreed, theirs);
+        } else if let Some(other) = self.peers.get(&node).and_then(|peer| peer.connection) {
+            self.hang_up(now, other, ByeReason::Crossed, None);
+        }
+        let Some(peer) = self.peers.get_mut(&node) else {
+            return Ok(());
+        };
+        peer.connection = Some(id);
+        peer.heard = now;
+        if let Some(association) = &mut peer.association {
+            association.resume();
+        }
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.met = true;
+            connection.resuming = true;
+        }
+        Ok(())
+    }
+
+    /// An association begins.
+    fn begin(
+        &mut self,
+        now: Time,
+        node: NodeId,
+        id: portolan_abi::node::AssociationId,
+        theirs: &Hello,
+    ) {
+        self.last_proposal += 1;
+        self.last_association += 1;
+        let Some(peer) = self.peers.get_mut(&node) else {
+            return;
+        };
+        peer.proposal = self.last_proposal;
+        peer.incarnation = theirs.body.incarnation;
+        let cx = context!(self, now);
+        let serial = self.last_association;
+        let incarnation = theirs.body.incarnation;
+        let mut association = Association::new(&cx, node, id, serial, incarnation);
+        let count = |most: u32| usize::try_from(most).unwrap_or(usize::MAX);
+        association.most_flows = count(theirs.body.flows).min(MAX_FLOWS);
+        association.most_transfers = count(theirs.body.transfers).min(MAX_TRANSFERS);
+        association.most_requests = count(theirs.body.requests);
+        peer.association = Some(association);
+        self.events.push_back(Event::Up {
+            peer: node,
+            association: serial,
+            incarnation,
+            known: theirs.known.clone(),
+        });
+    }
+
+    /// The peer ends a connection, and mostly the association.
+    fn farewell(&mut self, now: Time, id: ConnectionId, reason: ByeReason) {
+        let node = self.connections.get(&id).map(|it| it.with.node);
+        let is_current = node
+            .and_then(|node| self.peers.get(&node))
+            .is_some_and(|peer| peer.connection == Some(id));
+        let is_of_connection = matches!(reason, ByeReason::Crossed | ByeReason::Expired);
+        if let Some(node) = node
+            && is_current
+            && !is_of_connection
+        {
+            self.over(now, node, Over::Bye(reason));
+        }
+        self.hang_up(now, id, ByeReason::Other, None);
+    }
+
+    // Time.
+
+    /// The wall clock says this. Certificates end by it, and nothing else does; it may jump.
+    pub fn set_wall(&mut self, now: Time, wall: Wall) {
+        self.wall = Some((wall, now));
+        self.expire(now);
+        self.settle(now);
+    }
+
+    fn is_expired(&self, now: Time, with: Authenticated) -> bool {
+        with.expires
+            .is_some_and(|expires| self.wall_at(now) >= Some(expires))
+    }
+
+    fn wall_at(&self, now: Time) -> Option<Wall> {
+        let (wall, read) = self.wall?;
+        Some(Wall(wall.0.saturating_add(now.since(read).as_secs())))
+    }
+
+    fn expire(&mut self, now: Time) {
+        let of = |it: &Connection| it.bye.is_none() && self.is_expired(now, it.with);
+        let expired = self.connections.iter().filter(|(_, it)| of(it));
+        let expired: Vec<ConnectionId> = expired.map(|(id, _)| *id).collect();
+        for id in expired {
+            self.hang_up(now, id, ByeReason::Expired, None);
+        }
+    }
+
+    /// When [`Node::timeout`] is due next.
+    pub fn next_timeout(&self) -> Option<Time> {
+        let settings = &self.settings;
+        let connections = self.connections.values().filter(|it| it.bye.is_none());
+        let of_connection = |it: &Connection| {
+            let silent = it.heard.after(settings.silent_after);
+            let ping = it.met && !it.ping;
+            let ping = ping.then(|| it.ping_at(settings.ping_after));
+            let expiry = it
+                .with
+                .expires
+                .zip(self.wall)
+                .map(|(expires, (wall, read))| {
+                    read.after(Duration::from_secs(expires.0.saturating_sub(wall.0)))
+                });
+            [Some(silent), ping, expiry].into_iter().flatten().min()
+        };
+        let of_peer = |peer: &Peer<P>| {
+            let association = peer.association.as_ref()?;
+            let silent = peer.heard.after(settings.silent_after);
+            let silent = (!peer.is_unreachable).then_some(silent);
+            let dead = settings.dead_after.map(|after| peer.heard.after(after));
+            [silent, dead, association.next_timeout()]
+                .into_iter()
+                .flatten()
+                .min()
+        };
+        connections
+            .filter_map(of_connection)
+            .chain(self.peers.values().filter_map(of_peer))
+            .chain(self.next_review())
+            .min()
+    }
+
+    /// Does what is due by now.
+    pub fn timeout(&mut self, now: Time) {
+        self.expire(now);
+        let settings = self.settings;
+        let mut silent = Vec::new();
+        for (id, connection) in &mut self.connections {
+            if connection.bye.is_some() {
+                continue;
+            }
+            if connection.heard.after(settings.silent_after) <= now {
+                silent.push(*id);
+            } else if connection.met && connection.ping_at(settings.ping_after) <= now {
+                connection.ping = true;
+            }
+        }
+        for id in silent {
+            self.hang_up(now, id, ByeReason::Crossed, None);
+        }
+        let mut dead = Vec::new();
+        for (node, peer) in &mut self.peers {
+            let Some(association) = &mut peer.association else {
+                continue;
+            };
+            let mut cx = context!(self, now);
+            association.timeout(&mut cx);
+            if settings
+                .dead_after
+                .is_some_and(|after| peer.heard.after(after) <= now)
+            {
+                dead.push(*node);
+            } else if !peer.is_unreachable && peer.heard.after(settings.silent_after) <= now {
+                peer.is_unreachable = true;
+                let (peer, since) = (*node, peer.heard);
+                self.events.push_back(Event::Unreachable { peer, since });
+            }
+        }
+        for node in dead {
+            self.over(now, node, Over::GivenUp);
+        }
+        self.review_credit(now);
+        self.settle(now);
+    }
+}
+
+/// A record that belongs to the association.
+fn carried_record<P: Clone>(
+    association: &mut Association<P>,
+    cx: &mut Context<'_, P>,
+    home: &mut dyn Home<P>,
+    flow: u32,
+    head: &portolan_abi::node::RecordHead,
+    record: Record<'_>,
+) -> Result<(), Violation> {
+    let flags: RecordFlags = head.flags;
+    match record {
+        Record::Message(message) => {
+            let number = head.near(association.expected(flow));
+            association.message(cx, home, (flow, number, flags), &message)
+        }
+        Record::Announce(announce) => {
+            let number = match flow {
+                ANSWERS => 0,
+                _ => head.near(association.expected(flow)),
+            };
+            association.announced(cx, (flow, number, flags), announce)
+        }
+        Record::Answer(answer) => association.answer_arrived(cx, home, &answer),
+        Record::AckAnswer { request } => {
+            association.answer_acknowledged(request);
+            Ok(())
+        }
+        Record::Ack | Record::Credit | Record::Wait => {
+            let number = head.near(association.known(flow));
+            association.said(cx, flow, number, &record)
+        }
+        Record::Empty { credit } => {
+            let number = head.near(association.expected(flow));
+            association.emptied(cx, flow, number, credit)
+        }
+        Record::Grant { transfer } => association.granted(transfer),
+        Record::Resolve(_) | Record::Resolved { .. } | Record::Dead(_) | Record::Close { .. } => {
+            let number = head.near(association.control_expected());
+            match flow {
+                CONTROL => association.handle_control(cx, number, record),
+                _ => Err(Violation::Flow { flow }),
+            }
+        }
+        // The connection has handled these.
+        Record::Hello(_) | Record::Resumed | Record::Ping(_) | Record::Bye(_) => Ok(()),
+    }
+}

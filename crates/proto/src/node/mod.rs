@@ -1,0 +1,151 @@
+//! Nodes: the protocol by which the daemons of two machines carry messages between their ports.
+//!
+//! Everything here is state and arithmetic. A driver owns the clock, the sockets and the ports, and
+//! calls a [`Node`]; the node says what to write, what has happened, and when it wants to be called
+//! again. A daemon is such a driver, and so is the simulation (`portolan-sim`), which runs
+//! thousands of nodes in one thread.
+//!
+//! # How a driver calls it
+//!
+//! | when | call | then |
+//! |---|---|---|
+//! | a connection to an authenticated peer is open; is gone | [`Node::connected`]; [`Node::disconnected`] | |
+//! | a record has come (16 bytes of head say how long it is) | [`Node::receive`] | |
+//! | a fragment's head has come | [`Node::fragment`] | read the bytes to the [`Place`]; [`Node::fragment_received`] or [`Node::opened`] |
+//! | a connection can be written to | [`Node::poll_record`], [`Node::poll_fragment`], until both give nothing | write head, record, and the payload's range, from where it lies |
+//! | after each call | [`Node::poll_event`], until it gives nothing | do what the [`Event`] says |
+//! | the time of [`Node::next_timeout`] has come | [`Node::timeout`] | |
+//! | a receiver has freed slots | [`Node::room`] | |
+//! | a proxy port has a message | [`Node::send`], [`Node::request`] | [`Unsent::Full`]: leave the rest in the proxy port until [`Event::Writable`] |
+//!
+//! Payloads are references (`P`), which the node clones and drops; it never sees their bytes. While
+//! a node handles what arrives, it asks the driver's [`Home`] for memory, and puts messages into
+//! ports.
+//!
+//! # States
+//!
+//! ```text
+//! association   none ---Hello, Hello---> up <---> silent ---> over ---Hello, Hello---> another one
+//!                over by: Bye, forget, dead_after, a violation, a greeting that does not know it
+//! connection    greeting ---> resuming ---> carrying ---> closed: the association goes on
+//! flow, sender  asked ---Resolved---> open <---> waiting (Wait; MORE) ---> dead | closed
+//! flow, home    asked ---lend---> open, in the port's fair queue or not ---> closed
+//! number        unsent ---> sent | announced ---> granted ---> transfer ---> acknowledged
+//!                 ^___________ Wait, a cut ___________________|
+//! request       open ---> answered | timed out | port dead | node lost | no memory
+//! ```
+//!
+//! A message is *kept* by its sender until the home has put it into the port and said so. When a
+//! connection ends, both sides forget all that was under way. Over the next connection the home
+//! first says what has arrived ([`Resumed`](portolan_abi::node::Record::Resumed)), and then the
+//! sender sends the rest: nothing is lost, doubled or out of order.
+//!
+//! # Invariants
+//!
+//! - **N1** A number of a flow enters its port at most once.
+//! - **N2** Numbers enter in the flow's order.
+//! - **N3** What is acknowledged is in the port, or was taken from it, or its home is dead.
+//! - **N6** Each message and payload is in one place: what is not whole when its connection ends, or
+//!   was thrown away, is freed.
+//! - **N9** Three bounds. Slots that are promised or taken never exceed a port's queue, less a
+//!   quarter for local senders. Bytes in flight on a link never exceed its window, but for one
+//!   message alone. Bytes granted to announced transfers never exceed a domain's budget, but for
+//!   one alone.
+//! - **N10** A waiting flow is served within as many turns as flows wait before it.
+//! - **N11** Each request ends, once.
+//! - **N12** What no honest node sends ends its association and nothing else ([`Violation`]). It
+//!   takes bounded memory and is replied to by a bounded number of records; a flow that was not
+//!   lent reaches no port.
+//! - **N13** When all connections are up again and nothing more is sent, both ends agree on all
+//!   flows, and nothing is kept.
+//!
+//! (N4, N5, N7 and N8 are of rights that move, which are not here yet.)
+//!
+//! # Bounds
+//!
+//! | bound | is |
+//! |---|---|
+//! | flows to a peer | [`MAX_FLOWS`](portolan_abi::node::MAX_FLOWS) |
+//! | transfers in one direction, under way or announced | [`MAX_TRANSFERS`](portolan_abi::node::MAX_TRANSFERS) |
+//! | open requests of a domain at a peer | [`MAX_OPEN_REQUESTS`](portolan_abi::node::MAX_OPEN_REQUESTS) |
+//! | messages that a flow has taken and not sent | 4; all others stay in the proxy port |
+//! | bytes in flight on a link | [`Settings::window_at_first`], growing to twice rate times round trip, to [`Settings::window_at_most`] |
+//! | payload with a record; of a fragment | 16 KiB; 256 KiB |
+//! | payload that is sent unasked | a quarter of the window; a longer one is announced |
+//!
+//! ```
+//! use portolan_abi::node::{NodeId, PortId};
+//! use portolan_proto::Time;
+//! use portolan_proto::node::{
+//!     Authenticated, ConnectionId, Delivery, Destination, DomainKey, Event, Home, Message, Node,
+//!     PortKey, PortSettings, Settings,
+//! };
+//!
+//! /// A machine whose only port keeps headers.
+//! #[derive(Default)]
+//! struct Machine(Vec<Vec<u8>>);
+//! impl Home<()> for Machine {
+//!     fn allocate(&mut self, _: Destination, _: &[u64]) -> Option<()> {
+//!         Some(())
+//!     }
+//!     fn fill(&mut self, _: &(), _: &[u8]) {}
+//!     fn deliver(&mut self, it: Delivery<()>) -> Result<(), Delivery<()>> {
+//!         self.0.push(it.message.header);
+//!         Ok(())
+//!     }
+//! }
+//!
+//! let (now, wire, port) = (Time::ZERO, ConnectionId(1), PortKey(7));
+//! let [hall, roof] = [NodeId([1; 16]), NodeId([2; 16])];
+//! let mut nodes = [hall, roof].map(|id| Node::<()>::new(Settings::new(id, 1, [9; 16])));
+//! let mut machines = [Machine::default(), Machine::default()];
+//! let id = PortId { origin: hall, serial: 7 };
+//! let (secret, domain, synchronous, slots) = ([5; 16], DomainKey(1), false, 64);
+//! nodes[0].add_port(port, PortSettings { id, secret, domain, synchronous, slots });
+//! for (at, node) in [roof, hall].into_iter().enumerate() {
+//!     nodes[at].connected(now, wire, Authenticated { node, expires: None, dialed: at == 0 });
+//! }
+//! // Whatever one writes, the other one reads.
+//! let mut carry = |nodes: &mut [Node<()>; 2]| loop {
+//!     let said = (0..2).find_map(|at| Some((at, nodes[at].poll_record(now, wire)?)));
+//!     let Some((at, record)) = said else { break };
+//!     nodes[1 - at].receive(now, wire, &record.bytes, &mut machines[1 - at]);
+//! };
+//! carry(&mut nodes);
+//! let flow = nodes[1].resolve(hall, "cameras", "upper")?;
+//! carry(&mut nodes);
+//! while let Some(event) = nodes[0].poll_event() {
+//!     if let Event::Resolve { flow, name, .. } = event {
+//!         assert_eq!(name, "upper");
+//!         nodes[0].lend(now, flow, Ok(port))?;
+//!     }
+//! }
+//! carry(&mut nodes);
+//! nodes[1].send(flow, Message::short(b"hello")).map_err(|refused| refused.why)?;
+//! carry(&mut nodes);
+//! assert_eq!(machines[0].0, [b"hello"]);
+//! # Ok::<(), portolan_proto::node::Unsent>(())
+//! ```
+
+mod association;
+mod connection;
+mod fair_queue;
+mod fault;
+mod flow;
+mod greeting;
+mod machine;
+mod port;
+mod types;
+mod violation;
+
+pub use association::{AssociationView, ReceivingView, SendingView};
+pub use fair_queue::FairQueue;
+#[doc(hidden)]
+pub use fault::Fault;
+pub use machine::Node;
+pub use types::{
+    Answer, Authenticated, ConnectionId, Delivery, Destination, DomainKey, Event, FlowKey, Home,
+    Message, OutFragment, OutRecord, Outcome, Place, PortKey, PortSettings, RequestKey, Settings,
+    Wall,
+};
+pub use violation::{Over, Refused, Unsent, Violation};

@@ -1,0 +1,148 @@
+//! Keeps account of a port's slots, and of a domain's memory, among the flows that want them.
+//!
+//! ```text
+//! slots of the queue   [ taken | promised to flows as credit | free | a quarter: local senders ]
+//! ```
+//!
+//! A flow without credit sends one message as a *probe*. If the port has a slot that nothing waits
+//! for, the probe takes it. If not, the flow is put into the port's fair queue. When slots become
+//! free, each flow is given one in its turn; a flow that has more to send comes again, behind the
+//! others. While none waits, busy flows get credit in advance.
+
+use super::fair_queue::FairQueue;
+use super::fault::{Fault, Planted};
+use super::types::{FlowKey, PortSettings};
+use crate::Time;
+use std::collections::{BTreeSet, VecDeque};
+
+/// A port at its home, as far as its flows go.
+#[derive(Debug)]
+pub(super) struct Port {
+    pub(super) settings: PortSettings,
+    /// Free slots, by the driver's last word, less what was delivered since.
+    free: u32,
+    /// Slots that flows have credit for and have not used.
+    pub(super) promised: u32,
+    /// Flows that wait for a slot.
+    pub(super) waiting: FairQueue<FlowKey>,
+    /// All flows that lead here.
+    pub(super) flows: BTreeSet<FlowKey>,
+    /// When unused credit is looked at.
+    pub(super) review: Option<Time>,
+    pub(super) planted: Planted,
+}
+
+impl Port {
+    pub(super) fn new(settings: PortSettings, planted: Planted) -> Self {
+        Self {
+            settings,
+            free: settings.slots,
+            promised: 0,
+            waiting: FairQueue::default(),
+            flows: BTreeSet::new(),
+            review: None,
+            planted,
+        }
+    }
+
+    /// Slots that may be promised in all: a quarter of the queue is left to local senders.
+    pub(super) fn usable(&self) -> u32 {
+        self.free.saturating_sub(self.settings.slots / 4)
+    }
+
+    /// Slots that may be promised beside those that are.
+    pub(super) fn unpromised(&self) -> u32 {
+        if self.planted.is(Fault::PromisesTwice) {
+            return self.free;
+        }
+        self.usable().saturating_sub(self.promised)
+    }
+
+    pub(super) fn set_free(&mut self, free: u32) {
+        self.free = free.min(self.settings.slots);
+    }
+
+    /// A slot that was promised is used.
+    pub(super) fn used(&mut self) {
+        self.free = self.free.saturating_sub(1);
+        self.promised = self.promised.saturating_sub(1);
+    }
+
+    /// Promises so many slots.
+    pub(super) fn promise(&mut self, slots: u64) {
+        self.promised = self.promised.saturating_add(count(slots));
+    }
+
+    /// Takes promises back.
+    pub(super) fn withdraw(&mut self, slots: u64) {
+        self.promised = self.promised.saturating_sub(count(slots));
+    }
+
+    /// Credit in advance for a busy flow, at most `wanted`; none while another flow waits.
+    pub(super) fn advance(&mut self, wanted: u64) -> u64 {
+        if !self.waiting.is_empty() {
+            return 0;
+        }
+        // Half of what is left, so that there is some for flows that come now.
+        let most = u64::from(self.unpromised().div_ceil(2));
+        let slots = most.min(wanted);
+        self.promise(slots);
+        slots
+    }
+
+    /// The flow whose turn it is, with a slot promised to it.
+    pub(super) fn serve(&mut self) -> Option<FlowKey> {
+        if self.unpromised() == 0 {
+            return None;
+        }
+        let flow = if self.planted.is(Fault::ServesLast) {
+            self.waiting.pop_last()?
+        } else {
+            self.waiting.pop()?
+        };
+        self.promise(1);
+        Some(flow)
+    }
+}
+
+fn count(slots: u64) -> u32 {
+    u32::try_from(slots).unwrap_or(u32::MAX)
+}
+
+/// What peers may announce and have granted: a quarter of a domain's memory.
+#[derive(Debug, Default)]
+pub(super) struct Budget {
+    /// The quarter.
+    pub(super) limit: u64,
+    /// Bytes granted, and not yet in a port.
+    pub(super) granted: u64,
+    /// Announced transfers that wait: association, transfer, bytes.
+    pub(super) waiting: VecDeque<(TransferKey, u64)>,
+}
+
+/// A transfer that comes in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct TransferKey {
+    pub(super) peer: portolan_abi::node::NodeId,
+    pub(super) association: u64,
+    pub(super) transfer: u32,
+}
+
+impl Budget {
+    /// The transfer whose turn it is, if it fits; one alone may be larger than the limit.
+    pub(super) fn grant(&mut self, planted: Planted) -> Option<(TransferKey, u64)> {
+        let (_, bytes) = *self.waiting.front()?;
+        let fits = self.granted + bytes <= self.limit || self.granted == 0;
+        if !fits && !planted.is(Fault::GrantsAll) {
+            return None;
+        }
+        let (key, bytes) = self.waiting.pop_front()?;
+        self.granted += bytes;
+        Some((key, bytes))
+    }
+
+    /// Bytes are in a port, or will not come.
+    pub(super) fn give_back(&mut self, bytes: u64) {
+        self.granted = self.granted.saturating_sub(bytes);
+    }
+}

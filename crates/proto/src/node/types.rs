@@ -1,0 +1,373 @@
+//! What a node and its driver say to one another.
+
+use super::violation::{Over, Violation};
+use crate::Time;
+use core::ops::Range;
+use core::time::Duration;
+use portolan_abi::limits::{MAX_EXTENTS, MAX_HEADER};
+use portolan_abi::node::{
+    ByeReason, DeadReason, FragmentHead, Lent, MAX_OPEN_REQUESTS, NodeId, PortId, ResolveFailure,
+    lengths_sum,
+};
+use portolan_abi::slot::Kind;
+
+/// What a node is, and how patient.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// Its id.
+    pub node: NodeId,
+    /// How often it has started: more than ever before.
+    pub incarnation: u64,
+    /// Its cluster.
+    pub cluster: [u8; 16],
+    /// After this silence a peer is unreachable.
+    pub silent_after: Duration,
+    /// After this silence a peer is given up; `None` is never.
+    pub dead_after: Option<Duration>,
+    /// After this silence of its own it says that it is there.
+    pub ping_after: Duration,
+    /// Credit that a flow has not used after this time goes to flows that wait.
+    pub credit_lapses_after: Duration,
+    /// Bytes in flight on a link, at first.
+    pub window_at_first: u64,
+    /// Bytes in flight on a link at the most.
+    pub window_at_most: u64,
+    /// Requests of one domain that may be open at one peer.
+    pub open_requests: usize,
+}
+
+impl Settings {
+    /// The usual patience: 3 s, 30 s, 1 s, 1 s; 8 MiB in flight, growing to 64 MiB.
+    pub const fn new(node: NodeId, incarnation: u64, cluster: [u8; 16]) -> Self {
+        Self {
+            node,
+            incarnation,
+            cluster,
+            silent_after: Duration::from_secs(3),
+            dead_after: Some(Duration::from_secs(30)),
+            ping_after: Duration::from_secs(1),
+            credit_lapses_after: Duration::from_secs(1),
+            window_at_first: 8 << 20,
+            window_at_most: 64 << 20,
+            open_requests: MAX_OPEN_REQUESTS,
+        }
+    }
+}
+
+/// The driver's number for a connection; never used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ConnectionId(pub u64);
+
+/// The driver's number for a port of this node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PortKey(pub u64);
+
+/// The driver's number for a domain that this node spans.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct DomainKey(pub u32);
+
+/// The wall clock, in seconds: certificates end by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Wall(pub u64);
+
+/// A connection as the transport has authenticated it.
+#[derive(Clone, Copy, Debug)]
+pub struct Authenticated {
+    /// The node at its other end.
+    pub node: NodeId,
+    /// When its certificate expires, or ours, whichever is sooner.
+    pub expires: Option<Wall>,
+    /// This node has opened the connection.
+    pub dialed: bool,
+}
+
+/// A flow to a port of a peer. It ends with the association.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FlowKey {
+    /// The port's home.
+    pub peer: NodeId,
+    /// Which association with it, as this node counts them.
+    pub association: u64,
+    /// Which flow of it.
+    pub flow: u32,
+}
+
+/// A request: at the client's node its own, at the home of the port the client's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RequestKey {
+    /// The node at the other side.
+    pub peer: NodeId,
+    /// Which association with it, as this node counts them.
+    pub association: u64,
+    /// Which request of it.
+    pub request: u64,
+}
+
+/// A message, or the content of an answer. The payload is a reference: nothing copies it here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message<P> {
+    /// When it should be dealt with.
+    pub urgency: Option<u64>,
+    /// The header.
+    pub header: Vec<u8>,
+    /// Bytes of each extent, none of them zero.
+    pub lengths: Vec<u64>,
+    /// The extents, one after another; there if there is a length.
+    pub payload: Option<P>,
+}
+
+impl<P> Message<P> {
+    /// A message without extents.
+    pub fn short(header: &[u8]) -> Self {
+        Self {
+            urgency: None,
+            header: header.to_vec(),
+            lengths: Vec::new(),
+            payload: None,
+        }
+    }
+
+    /// A message with extents.
+    pub fn long(header: &[u8], lengths: &[u64], payload: P) -> Self {
+        Self {
+            lengths: lengths.to_vec(),
+            payload: Some(payload),
+            ..Self::short(header)
+        }
+    }
+
+    /// Bytes of the payload.
+    pub fn bytes(&self) -> u64 {
+        lengths_sum(&self.lengths).unwrap_or(0)
+    }
+
+    /// What it costs of a link's window.
+    pub(super) fn cost(&self) -> u64 {
+        self.bytes() + self.header.len() as u64 + RECORD_COST
+    }
+
+    /// Whether a record can say it.
+    pub(super) fn can_be(&self) -> bool {
+        self.header.len() <= MAX_HEADER
+            && self.lengths.len() <= MAX_EXTENTS
+            && lengths_sum(&self.lengths).is_some()
+            && self.payload.is_some() != self.lengths.is_empty()
+    }
+}
+
+/// What a record costs beside header and payload.
+pub(super) const RECORD_COST: u64 = 128;
+
+/// What an answer is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer<P> {
+    /// A reply.
+    Reply(Message<P>),
+    /// The request was dropped unanswered.
+    Dropped,
+    /// The server died, or its port closed, before it answered.
+    ServerDead,
+}
+
+impl<P> Answer<P> {
+    pub(super) fn kind(&self) -> Kind {
+        match self {
+            Self::Reply(_) => Kind::Reply,
+            Self::Dropped => Kind::Dropped,
+            Self::ServerDead => Kind::ServerDead,
+        }
+    }
+}
+
+/// How a request ended. It ends once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Outcome<P> {
+    /// The server's answer.
+    Answered(Answer<P>),
+    /// No answer came in time. It may have run.
+    TimedOut,
+    /// The port was closed before the request was put into it: it has not run.
+    PortDead,
+    /// The peer was given up. It may have run.
+    NodeLost,
+    /// An answer came, and there was no memory for it. It has run.
+    NoMemory,
+}
+
+/// For what memory is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Destination {
+    /// A message for a port of this node.
+    Port(PortKey),
+    /// The answer to a request of this node's.
+    Request(RequestKey),
+}
+
+/// A message that arrives at a port.
+#[derive(Clone, Debug)]
+pub struct Delivery<P> {
+    /// The port.
+    pub port: PortKey,
+    /// The flow that it came by, at the receiving end.
+    pub from: FlowKey,
+    /// Of a request: what [`super::Node::answer`] wants to hear.
+    pub request: Option<RequestKey>,
+    /// Of a request: when its client stops waiting.
+    pub deadline: Option<Time>,
+    /// The message.
+    pub message: Message<P>,
+}
+
+/// What a node needs of its driver while it handles what arrives.
+pub trait Home<P> {
+    /// Memory for extents of these lengths; `None` if there is none now.
+    fn allocate(&mut self, to: Destination, lengths: &[u64]) -> Option<P>;
+
+    /// Copies a short payload, which came with its record, into that memory.
+    fn fill(&mut self, payload: &P, bytes: &[u8]);
+
+    /// Puts a message into a port. Once this has returned `Ok` the message counts as received: it
+    /// is acknowledged, and survives the sending node.
+    ///
+    /// # Errors
+    ///
+    /// The message: the port's queue is full. Its sender is told to wait until
+    /// [`super::Node::room`] says that there is room.
+    #[expect(
+        clippy::result_large_err,
+        reason = "a failed call gives back what it took"
+    )]
+    fn deliver(&mut self, delivery: Delivery<P>) -> Result<(), Delivery<P>>;
+}
+
+/// What is to be written on a connection's stream of records: the bytes, then the payload.
+#[derive(Clone, Debug)]
+pub struct OutRecord<P> {
+    /// Head, body and tail.
+    pub bytes: Vec<u8>,
+    /// All of it is written behind; its length.
+    pub payload: Option<(P, u64)>,
+}
+
+/// What is to be written on a connection's bulk stream: the head, the record, the payload's range.
+#[derive(Clone, Debug)]
+pub struct OutFragment<P> {
+    /// The head.
+    pub head: FragmentHead,
+    /// Of a fragment that opens a transfer: the message's record.
+    pub record: Vec<u8>,
+    /// Of a fragment of payload: which bytes.
+    pub payload: Option<(P, Range<u64>)>,
+}
+
+/// Where the bytes of a fragment go.
+#[derive(Clone, Debug)]
+pub enum Place<P> {
+    /// To the range of this payload that begins here; then [`super::Node::fragment_received`].
+    Into(P, u64),
+    /// Nowhere: they are read and thrown away.
+    Discard,
+    /// They are the record that opens a transfer; then [`super::Node::opened`].
+    Record,
+}
+
+/// What a driver is to know, or to do.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Event<P> {
+    /// An association with a peer has begun.
+    Up {
+        /// The peer.
+        peer: NodeId,
+        /// Which association, as this node counts them.
+        association: u64,
+        /// The peer's.
+        incarnation: u64,
+        /// Nodes that it knows.
+        known: Vec<NodeId>,
+    },
+    /// Nothing was heard of a peer for [`Settings::silent_after`].
+    Unreachable {
+        /// The peer.
+        peer: NodeId,
+        /// When it was heard last.
+        since: Time,
+    },
+    /// It is heard again, and nothing was lost.
+    Reachable {
+        /// The peer.
+        peer: NodeId,
+    },
+    /// The association is over: its flows are dead, its requests have ended, what it kept is
+    /// freed.
+    Over {
+        /// The peer.
+        peer: NodeId,
+        /// Which association, as this node counts them.
+        association: u64,
+        /// Why.
+        why: Over,
+    },
+    /// Write what [`super::Node::poll_record`] still gives, then close the connection.
+    Close {
+        /// Which.
+        connection: ConnectionId,
+        /// What it tells the peer.
+        reason: ByeReason,
+        /// What the peer has done, if that is why.
+        violation: Option<Violation>,
+    },
+    /// A peer wants to send to a port with this name: say which with [`super::Node::lend`].
+    Resolve {
+        /// The flow that will lead to it, at this end.
+        flow: FlowKey,
+        /// The domain's name among nodes.
+        domain: String,
+        /// The port's.
+        name: String,
+    },
+    /// The answer to [`super::Node::resolve`].
+    Resolved {
+        /// The flow.
+        flow: FlowKey,
+        /// The port that it leads to; or why it is gone.
+        lent: Result<Lent, ResolveFailure>,
+    },
+    /// A message was refused as [`super::Unsent::Full`]; now there is room.
+    Writable {
+        /// The flow.
+        flow: FlowKey,
+    },
+    /// The port of a flow is gone, and so is the flow.
+    Dead {
+        /// The flow.
+        flow: FlowKey,
+        /// Why.
+        reason: DeadReason,
+        /// Messages that were not put into the port.
+        lost: Vec<Message<P>>,
+    },
+    /// The end of a request.
+    Ended {
+        /// Which.
+        request: RequestKey,
+        /// How.
+        outcome: Outcome<P>,
+    },
+}
+
+/// Properties of a port that peers may send to.
+#[derive(Clone, Copy, Debug)]
+pub struct PortSettings {
+    /// The name it keeps for life.
+    pub id: PortId,
+    /// Its secret.
+    pub secret: [u8; 16],
+    /// Its domain.
+    pub domain: DomainKey,
+    /// It takes requests, and not messages.
+    pub synchronous: bool,
+    /// Slots of its queue; a quarter is left to local senders.
+    pub slots: u32,
+}

@@ -1,0 +1,96 @@
+//! What must hold, told apart from how the machines do it.
+
+use crate::home::{Label, Payload};
+use portolan_proto::Time;
+use portolan_proto::node::{Delivery, PortKey, RequestKey};
+use std::collections::{BTreeMap, HashMap};
+
+/// An invariant that did not hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// Which: N1, N2, ...
+    pub invariant: &'static str,
+    /// What was seen.
+    pub what: String,
+    /// After which step.
+    pub step: u64,
+    /// Of which run: the seed, and all else that it was made of.
+    pub replay: String,
+}
+
+impl std::fmt::Display for Finding {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "{} does not hold after step {}: {}\nreplay with: {}",
+            self.invariant, self.step, self.what, self.replay
+        )
+    }
+}
+
+impl std::error::Error for Finding {}
+
+/// A flow in one association, as the simulation counts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Instance {
+    pub(crate) home: usize,
+    pub(crate) port: PortKey,
+    /// Numbers given.
+    pub(crate) sent: u64,
+    /// Numbers that are in the port, or were.
+    pub(crate) entered: u64,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Oracle {
+    pub(crate) instances: Vec<Instance>,
+    /// Requests that have not ended: of which node, and when they must.
+    pub(crate) open: BTreeMap<(usize, RequestKey), Time>,
+    pub(crate) finding: Option<(&'static str, String)>,
+    pub(crate) delivered: u64,
+    pub(crate) answered: u64,
+    pub(crate) ended: HashMap<&'static str, u64>,
+}
+
+impl Oracle {
+    /// Notes the first invariant that does not hold.
+    pub(crate) fn found(&mut self, invariant: &'static str, what: String) {
+        self.finding.get_or_insert((invariant, what));
+    }
+
+    /// A message enters a port: N1, N2, and that it is whole (N6).
+    pub(crate) fn enters(&mut self, delivery: &Delivery<Payload>, is_intact: bool) {
+        let Some(label) = Label::read(&delivery.message.header) else {
+            return self.found("N12", "a message without a label".to_owned());
+        };
+        let index = usize::try_from(label.instance).unwrap_or(usize::MAX);
+        let Some(instance) = self.instances.get_mut(index) else {
+            return self.found("N12", format!("a message of no flow: {label:?}"));
+        };
+        let expected = instance.entered;
+        self.delivered += 1;
+        if label.number < expected {
+            self.found("N1", format!("{label:?} enters again, after {expected}"));
+        } else if label.number > expected {
+            self.found("N2", format!("{label:?} enters before {expected}"));
+        } else if delivery.port != instance.port {
+            let port = delivery.port;
+            self.found("N6", format!("{label:?} enters {port:?}"));
+        } else if !is_intact {
+            self.found(
+                "N6",
+                format!("{label:?} is not whole: {:?}", delivery.message),
+            );
+        } else {
+            instance.entered += 1;
+        }
+    }
+
+    /// A request has ended: N11.
+    pub(crate) fn ends(&mut self, node: usize, request: RequestKey, how: &'static str) {
+        *self.ended.entry(how).or_default() += 1;
+        if self.open.remove(&(node, request)).is_none() {
+            self.found("N11", format!("{request:?} of node {node} ends twice"));
+        }
+    }
+}
