@@ -423,6 +423,10 @@ impl Armable for PendingReply {
         self.is_over()
     }
 
+    fn has_alarms(&self) -> bool {
+        true
+    }
+
     fn due(&self) -> Option<Instant> {
         self.due.instant()
     }

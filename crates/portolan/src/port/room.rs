@@ -77,6 +77,10 @@ impl Armable for Room {
         self.is_there()
     }
 
+    fn has_alarms(&self) -> bool {
+        true
+    }
+
     fn word(&self) -> Option<(&AtomicU32, u32)> {
         Some((&self.to.queue().port.room.room, self.announced))
     }

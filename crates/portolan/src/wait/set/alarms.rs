@@ -33,11 +33,13 @@ impl Alarms {
     }
 
     /// Whether there are none: most sets never have any.
+    #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.dues.is_empty() && self.words == 0
     }
 
     /// Whether the set's sleep has to end for words other than its doorbell.
+    #[inline]
     pub(super) fn has_words(&self) -> bool {
         self.words > 0
     }
@@ -49,10 +51,15 @@ impl Alarms {
 
     /// Arms what is at a place for the set's link, and for its time and word (A1); `false` if
     /// something is there, and it is loose.
+    #[inline]
     pub(super) fn arm(&mut self, index: u32, place: &mut Place, link: u64) -> bool {
-        if !place.arm(link) {
-            return false;
-        }
+        place.arm(link) && (!place.has_alarms || self.arm_for(index, place))
+    }
+
+    /// The same, for the time and the word alone.
+    #[cold]
+    #[inline(never)]
+    fn arm_for(&mut self, index: u32, place: &mut Place) -> bool {
         let Some(waitable) = &place.waitable else {
             return true;
         };
@@ -100,7 +107,11 @@ impl Alarms {
     }
 
     /// Why a word could not be armed since the last call.
+    #[inline]
     pub(super) fn failure(&mut self) -> io::Result<()> {
+        if self.failed.is_none() {
+            return Ok(());
+        }
         self.failed.take().map_or(Ok(()), Err)
     }
 }

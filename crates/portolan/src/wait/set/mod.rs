@@ -191,6 +191,7 @@ impl WaitSet {
             self.watched.store(true, Ordering::Relaxed);
         }
         let place = &mut self.places[index as usize];
+        place.has_alarms = item.has_alarms();
         place.waitable = Some(item);
         let token = Token::new(index, place.generation);
         self.loose.push(index);

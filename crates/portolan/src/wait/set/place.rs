@@ -10,7 +10,8 @@ pub(super) struct Place {
     pub(super) generation: u32,
     pub(super) waitable: Option<Box<dyn Waitable>>,
     pub(super) armed: bool,
-    /// See [`Alarms`](super::alarms::Alarms).
+    /// What is here may be due, or have a word: see [`Alarms`](super::alarms::Alarms).
+    pub(super) has_alarms: bool,
     pub(super) due: Option<Instant>,
     pub(super) has_word: bool,
 }

@@ -115,10 +115,17 @@ impl WaitSet {
 
     /// Loosens what is due, and what words have fired for (A2); whether the bell has fired, for these
     /// or for the doorbell.
+    #[inline]
     pub(super) fn hear(&mut self) -> Result<bool, NoDescriptor> {
         if self.alarms.is_empty() {
             return Ok(false);
         }
+        self.hear_alarms()
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn hear_alarms(&mut self) -> Result<bool, NoDescriptor> {
         let Self {
             places,
             loose,

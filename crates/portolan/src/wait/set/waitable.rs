@@ -34,6 +34,11 @@ pub trait Armable: Any + Debug + Send + Sync {
     /// Whether a call may find something, or say something.
     fn may_have(&mut self) -> bool;
 
+    /// Whether [`due`](Self::due) or [`word`](Self::word) ever say something.
+    fn has_alarms(&self) -> bool {
+        false
+    }
+
     /// When something is there in any case. It does not change while this is armed.
     fn due(&self) -> Option<Instant> {
         None
