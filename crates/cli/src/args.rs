@@ -2,6 +2,7 @@
 
 mod port;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
@@ -80,12 +81,33 @@ pub(crate) enum Command {
     Top(TopArgs),
     Trace(TraceArgs),
     Port(PortArgs),
+    Node(NodeArgs),
     Doctor(DoctorArgs),
     Completions(CompletionsArgs),
     Man(ManArgs),
     /// A further process of a running command. Not for users.
     #[command(name = "__peer", hide = true)]
     Peer,
+}
+
+/// Run the node, which links this machine's domains to those of other machines.
+///
+/// Everything behind `node` goes to the program `portolan-node`, which lies beside this one or in
+/// PATH: init, invite, join, forget, authority, up, leave, status. `portolan node help` shows its
+/// own help.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = concat!("Example:\n  portolan node init && portolan node up &\n  portolan node invite\n  portolan node join 192.0.2.10:7411/K3V9-...", exit_codes!())
+)]
+pub(crate) struct NodeArgs {
+    /// What portolan-node is to do
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "COMMAND"
+    )]
+    pub(crate) words: Vec<OsString>,
 }
 
 /// Send a file through three processes (read, digest and stamp, write) and compare.

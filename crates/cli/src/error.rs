@@ -60,6 +60,9 @@ pub(crate) enum CliError {
     /// Caller's: requests cannot be answered by what cannot be run.
     #[error("cannot run {program:?}: {reason}")]
     NotRunnable { program: String, reason: String },
+    /// The system's: the program that the command is for is not installed.
+    #[error("there is no program portolan-node, neither beside this one nor in PATH")]
+    NoNodeProgram,
     /// Caller's: there is no such subcommand.
     #[error("there is no command `portolan {name}`")]
     NoCommand { name: String },
@@ -152,7 +155,7 @@ impl CliError {
             | Self::NotRunning { .. } => Blame::Caller,
             Self::Measure(error) => error.blame(),
             Self::Join { source, .. } => blame_of(source),
-            Self::Unfit { .. } => Blame::System,
+            Self::Unfit { .. } | Self::NoNodeProgram => Blame::System,
             Self::NeighbourLost { .. }
             | Self::Ended { .. }
             | Self::Traced(_)
@@ -191,6 +194,9 @@ impl CliError {
             Self::NoCommand { .. } => "`portolan --help` lists the commands",
             Self::Unfit { .. } => {
                 "use a newer kernel, or have the container or the limits permit what is missing"
+            }
+            Self::NoNodeProgram => {
+                "build it beside this one: cargo build --release -p portolan-node (or cargo install --path crates/node)"
             }
             Self::NoDomainInTime { .. } => {
                 "check the name (--domain), start a program that makes it (`portolan port receive` does), or wait longer (--timeout)"

@@ -14,6 +14,7 @@ mod doctor;
 mod error;
 mod json;
 mod ls;
+mod node;
 mod pages;
 mod port;
 mod seen;
@@ -41,6 +42,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Ls(args) => ls::run(&args),
+        Command::Node(args) => node::run(&args),
         Command::Port(args) => port::run(&args.command),
         Command::Top(args) => top::run(&args),
         Command::Trace(args) => trace::run(&args),

@@ -10,13 +10,14 @@ use portolan::Domain;
 use support::{portolan, succeeds};
 
 /// Every command that users see, as words.
-const COMMANDS: [&str; 14] = [
+const COMMANDS: [&str; 15] = [
     "",
     "demo",
     "bench",
     "ls",
     "top",
     "trace",
+    "node",
     "port",
     "port send",
     "port receive",
