@@ -153,6 +153,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "thousands of entries take an interpreter hours")]
     fn entries_come_in_turn_and_few_are_used_where_few_are_open() {
         with(|ports| {
             let last = MIN_ROUND - 1;
@@ -166,6 +167,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "thousands of entries take an interpreter hours")]
     fn the_round_grows_while_half_of_it_is_in_use() {
         with(|ports| {
             let held = MIN_ROUND * 3 / 4;
@@ -177,6 +179,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "thousands of entries take an interpreter hours")]
     fn every_entry_is_found_and_none_when_all_are_in_use() {
         with(|ports| {
             bound(ports, MAX_PORTS, MAX_PORTS);
