@@ -5,7 +5,7 @@ use portolan::{
     Access, Deadline, Domain, Message, Notice, PortOptions, ReceiveRight, RequestError, SendRight,
     WaitSet, WhenFull,
 };
-use portolan_testkit::PATIENCE;
+use portolan_testkit::{PATIENCE, until};
 use std::future::Future;
 use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
@@ -246,7 +246,7 @@ fn a_server_that_goes_answers_its_clients_with_an_error() {
     in_each(async || {
         let (_domain, port, right) = bound(PortOptions::unnamed().synchronous());
         let closer = std::thread::spawn(move || {
-            std::thread::sleep(Duration::from_millis(10));
+            until("it was asked", || port.depth() > 0);
             drop(port);
         });
         let error = right

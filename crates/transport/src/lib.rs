@@ -67,7 +67,6 @@ pub mod clock;
 mod connection;
 mod error;
 mod memory;
-mod node_id;
 mod shaped;
 mod tcp;
 #[cfg(feature = "tls")]
@@ -79,7 +78,7 @@ pub use connection::{
 };
 pub use error::{Blame, Moment, TransportError};
 pub use memory::{Memory, MemoryOptions};
-pub use node_id::{NodeId, NodeIdError};
+pub use portolan_abi::node::{NodeId, NodeIdError};
 pub use portolan_sys::stream::{
     BadRange, Destination, MOST_RANGES, Source, skip_destinations, skip_sources,
 };

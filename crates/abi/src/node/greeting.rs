@@ -1,6 +1,7 @@
 //! Lays out what nodes say about themselves: the greeting, the clock, the farewell.
 
-use crate::codec::{DecodeError, Field, Reader, Writer};
+use super::node_id::NodeId;
+use crate::codec::{DecodeError, Reader};
 use crate::{codes, record};
 
 /// Nodes that a [`Hello`] names at the most.
@@ -8,36 +9,6 @@ pub const MAX_KNOWN: usize = 64;
 
 /// First bytes of a [`HelloBody`].
 const HELLO_MAGIC: u32 = 0x484e_5450;
-
-/// A node's id: 16 bytes of the hash of its public key.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct NodeId(pub [u8; 16]);
-
-impl Field for NodeId {
-    const BYTES: usize = 16;
-
-    fn put(&self, to: &mut Writer<'_>) {
-        to.bytes(&self.0);
-    }
-
-    fn get(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        <[u8; 16]>::get(from).map(Self)
-    }
-}
-
-impl std::fmt::Debug for NodeId {
-    /// The first four bytes: enough to tell nodes apart.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let [a, b, c, d, ..] = self.0;
-        write!(f, "{a:02x}{b:02x}{c:02x}{d:02x}")
-    }
-}
-
-impl std::fmt::Display for NodeId {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-    }
-}
 
 record! {
     /// Which association of two nodes: the proposal of the node with the smaller id, and of the

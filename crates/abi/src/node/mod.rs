@@ -37,13 +37,13 @@
 mod fragment;
 mod greeting;
 mod message;
+mod node_id;
 mod record;
 
 pub use fragment::{FRAGMENT_MAGIC, FragmentHead, FragmentKind, MAX_FRAGMENT};
-pub use greeting::{
-    AssociationId, Bye, ByeReason, Hello, HelloBody, MAX_KNOWN, NodeId, Ping, Versions,
-};
+pub use greeting::{AssociationId, Bye, ByeReason, Hello, HelloBody, MAX_KNOWN, Ping, Versions};
 pub use message::{INLINE, MessageBody, MessageRecord, lengths_sum};
+pub use node_id::{NodeId, NodeIdError};
 pub use record::{
     Announce, Dead, DeadReason, Lent, MAX_RECORD, PORT_SECRET, PortId, Record, RecordFlags,
     RecordHead, RecordKind, Resolve, ResolveFailure, Sent,

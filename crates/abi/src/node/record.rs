@@ -1,7 +1,8 @@
 //! Lays out the head of a record, and tells the kinds of records apart.
 
-use super::greeting::{Bye, Hello, NodeId, Ping};
+use super::greeting::{Bye, Hello, Ping};
 use super::message::{INLINE, MessageBody, MessageRecord};
+use super::node_id::NodeId;
 use crate::codec::{DecodeError, Field, Reader, Writer};
 use crate::limits::{MAX_DOMAIN_NAME, MAX_EXTENTS, MAX_HEADER, MAX_NAME};
 use crate::name::is_name;

@@ -1,25 +1,46 @@
 //! A node id names a node for life: it is made of the node's key.
 
+use crate::codec::{DecodeError, Field, Reader, Writer};
 use std::fmt;
 use std::str::FromStr;
 
 /// 16 bytes of the hash of a node's public key.
 ///
 /// ```
-/// use portolan_transport::NodeId;
+/// use portolan_abi::node::NodeId;
 /// let id = NodeId([0xab; 16]);
 /// assert_eq!(id.to_string(), "ab".repeat(16));
 /// assert_eq!(id.to_string().parse(), Ok(id));
 /// ```
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(pub [u8; 16]);
 
 /// Why a text is no node id. Its writer's fault.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is no node id, which is 32 hexadecimal digits")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeIdError {
     /// The text.
     pub text: String,
+}
+
+impl fmt::Display for NodeIdError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { text } = self;
+        write!(f, "{text:?} is no node id, which is 32 hexadecimal digits")
+    }
+}
+
+impl std::error::Error for NodeIdError {}
+
+impl Field for NodeId {
+    const BYTES: usize = 16;
+
+    fn put(&self, to: &mut Writer<'_>) {
+        to.bytes(&self.0);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        <[u8; 16]>::get(from).map(Self)
+    }
 }
 
 impl fmt::Display for NodeId {
@@ -29,8 +50,10 @@ impl fmt::Display for NodeId {
 }
 
 impl fmt::Debug for NodeId {
+    /// The first four bytes: enough to tell nodes apart.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "NodeId({self})")
+        let [a, b, c, d, ..] = self.0;
+        write!(f, "{a:02x}{b:02x}{c:02x}{d:02x}")
     }
 }
 
