@@ -19,6 +19,18 @@ fn peers(machine: &Machine, state: &str) -> Vec<String> {
         .collect()
 }
 
+/// Two machines of one cluster, linked.
+fn linked() -> (Machine, Machine) {
+    let mut hall = Machine::new("hall");
+    hall.init();
+    hall.up();
+    let mut roof = Machine::new("roof");
+    roof.join(&hall.invite());
+    roof.up();
+    until("both are linked", || are_linked(&hall, &roof));
+    (hall, roof)
+}
+
 fn are_linked(a: &Machine, b: &Machine) -> bool {
     peers(a, "up") == [b.name.clone()] && peers(b, "up") == [a.name.clone()]
 }
@@ -150,13 +162,7 @@ fn a_node_without_the_authority_cannot_invite_until_it_has_a_copy() {
 
 #[test]
 fn a_link_comes_back_when_the_peer_is_killed_and_started_again() {
-    let mut hall = Machine::new("hall");
-    hall.init();
-    hall.up();
-    let mut roof = Machine::new("roof");
-    roof.join(&hall.invite());
-    roof.up();
-    until("both are linked", || are_linked(&hall, &roof));
+    let (mut hall, mut roof) = linked();
     hall.kill();
     until("the peer waits", || {
         roof.status()["peers"][0]["state"] != "up"
@@ -198,13 +204,7 @@ fn a_stopped_peer_is_unreachable_then_given_up_and_a_continued_one_comes_back() 
 
 #[test]
 fn a_node_that_was_forgotten_loses_its_link_and_does_not_come_back() {
-    let mut hall = Machine::new("hall");
-    hall.init();
-    hall.up();
-    let mut roof = Machine::new("roof");
-    roof.join(&hall.invite());
-    roof.up();
-    until("both are linked", || are_linked(&hall, &roof));
+    let (mut hall, roof) = linked();
     let node = roof.status()["node"].as_str().unwrap().to_owned();
     hall.succeeds(&["forget", &node]);
     until("its link is gone", || {
@@ -252,13 +252,7 @@ fn two_nodes_do_not_run_with_one_directory() {
 
 #[test]
 fn a_copy_of_a_node_is_refused_by_the_node_and_by_its_peers() {
-    let mut hall = Machine::new("hall");
-    hall.init();
-    hall.up();
-    let mut roof = Machine::new("roof");
-    roof.join(&hall.invite());
-    roof.up();
-    until("both are linked", || are_linked(&hall, &roof));
+    let (hall, roof) = linked();
     // The same directory as it was before roof was started the first time.
     let mut copy = Machine::new("copy");
     copy.copy_of(
