@@ -25,9 +25,15 @@ pub(super) trait Work {
     fn bytes(&self, bytes: &[u8]);
     #[rpc(no_checksum)]
     fn unchecked(&self, bytes: &[u8]);
-    fn loaned(&self, bytes: Loan<[u8]>);
     /// Answers after a while.
     fn late(&self);
+}
+
+/// The same, with bytes that move. A service of its own: one that takes extents looks after them at
+/// each call.
+#[portolan::service]
+trait Loans {
+    fn loaned(&self, bytes: Loan<[u8]>);
 }
 
 struct Nothing;
@@ -43,11 +49,14 @@ impl Work for Nothing {
     fn unchecked(&self, bytes: &[u8]) {
         black_box(bytes);
     }
-    fn loaned(&self, bytes: Loan<[u8]>) {
-        black_box(bytes.read().map(|bytes| bytes.len()));
-    }
     fn late(&self) {
         std::thread::sleep(clients::LATE);
+    }
+}
+
+impl Loans for Nothing {
+    fn loaned(&self, bytes: Loan<[u8]>) {
+        black_box(bytes.read().map(|bytes| bytes.len()));
     }
 }
 
@@ -61,6 +70,7 @@ const CHANNELS: u64 = 512 << 10;
 /// One side of a row of calls.
 pub(crate) struct Call {
     client: Option<WorkClient>,
+    loans: Option<LoansClient>,
     /// What its process uses is asked for.
     asked: bool,
     idle: Vec<WorkClient>,
@@ -93,6 +103,7 @@ impl Call {
         let bytes = || vec![7; usize::try_from(case.bytes).expect("64-bit only")];
         Self {
             client: None,
+            loans: None,
             asked: case.shape.is_about_clients(),
             idle: Vec::new(),
             _server: server,
@@ -144,8 +155,11 @@ impl Endpoint for Call {
             Shape::Late { .. } | Shape::Timer => options.concurrency(Concurrency::Pool(1)),
             _ => options,
         };
-        let server = rpc::serve(&domain, SERVED, WorkService(Nothing), &options)
-            .map_err(MeasureError::library("serving a benchmark's service"))?;
+        let server = match case.shape {
+            Shape::Loaned => rpc::serve(&domain, SERVED, LoansService(Nothing), &options),
+            _ => rpc::serve(&domain, SERVED, WorkService(Nothing), &options),
+        }
+        .map_err(MeasureError::library("serving a benchmark's service"))?;
         Ok(Self::new(case, domain, Some(server)))
     }
 
@@ -153,6 +167,14 @@ impl Endpoint for Call {
         if case.shape == Shape::IdleClients {
             let idle = (0..IDLE).map(|_| self.connect(case));
             self.idle = idle.collect::<Result<_>>()?;
+        }
+        if case.shape == Shape::Loaned {
+            let options = ClientOptions::default().waiting(self.waiting);
+            let deadline = Deadline::after(MEETING);
+            let loans = LoansClient::connect_with(&self.domain, SERVED, &options, deadline);
+            let doing = "connecting to a benchmark's service";
+            self.loans = Some(loans.map_err(MeasureError::library(doing))?);
+            return Ok(());
         }
         self.client = Some(self.connect(case)?);
         Ok(())
@@ -168,6 +190,13 @@ impl Endpoint for Call {
     /// The call, if this is its client.
     #[inline(always)]
     fn send(&mut self) -> Result<()> {
+        if let (Method::Loaned(bytes), Some(loans)) = (&self.method, &self.loans) {
+            let loan = Loan::slice(&self.domain, *bytes)
+                .map_err(MeasureError::library("taking memory for a call"))?;
+            return loans
+                .loaned(loan)
+                .map_err(MeasureError::library("calling in a benchmark"));
+        }
         let Some(client) = &self.client else {
             return Ok(());
         };
@@ -176,10 +205,7 @@ impl Endpoint for Call {
             Method::Small(bytes) => client.small(*bytes),
             Method::Bytes(bytes) => client.bytes(bytes),
             Method::Unchecked(bytes) => client.unchecked(bytes),
-            Method::Loaned(bytes) => {
-                let loan = Loan::slice(&self.domain, *bytes);
-                client.loaned(loan.map_err(MeasureError::library("taking memory for a call"))?)
-            }
+            Method::Loaned(_) => Ok(()),
         }
         .map_err(MeasureError::library("calling in a benchmark"))
     }
