@@ -211,8 +211,9 @@ impl Hostile {
                 let domain = "domain";
                 Record::Resolve(Resolve { flow, domain, name }).with(control)
             }
-            4..10 => {
-                let (body, lengths, header) = self.message(false);
+            kind @ 4..=10 => {
+                let is_answer = kind == 10;
+                let (body, lengths, header) = self.message(is_answer);
                 let inline = vec![7; body.inline as usize];
                 let record = MessageRecord {
                     body,
@@ -220,18 +221,10 @@ impl Hostile {
                     header: &header,
                     inline: &inline,
                 };
-                Record::Message(record).with(sent)
-            }
-            10 => {
-                let (body, lengths, header) = self.message(true);
-                let inline = vec![7; body.inline as usize];
-                let record = MessageRecord {
-                    body,
-                    lengths,
-                    header: &header,
-                    inline: &inline,
-                };
-                Record::Answer(record).with(sent)
+                match is_answer {
+                    true => Record::Answer(record).with(sent),
+                    false => Record::Message(record).with(sent),
+                }
             }
             11 => Record::Ack.with(sent),
             12 => Record::Credit.with(sent),

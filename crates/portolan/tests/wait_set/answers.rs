@@ -300,18 +300,46 @@ fn takes_orders() {
     });
 }
 
+/// Another process serves, and 100 requests to it are open in one set.
+struct Asked {
+    domain: Domain,
+    child: Child,
+    right: SendRight,
+    set: WaitSet,
+    open: BTreeSet<Token>,
+}
+
+impl Asked {
+    fn of_another(name: &str) -> Self {
+        let name = unique(name);
+        let domain = Domain::join(&name).unwrap();
+        let mut child = Child::running("answers::takes_orders", |_| {});
+        assert_eq!(child.ask(&format!("join {name}")), "done");
+        let right = domain.connect("server", PATIENCE).unwrap();
+        let mut set = WaitSet::new(&domain).unwrap();
+        let open = (0..100)
+            .map(|number| set.add(ask(&right, &number.to_string())).unwrap().any())
+            .collect();
+        Self {
+            domain,
+            child,
+            right,
+            set,
+            open,
+        }
+    }
+}
+
 /// With 100 requests open: in the server's hands, and in its queue.
 #[test]
 fn a_server_that_is_killed_ends_all_its_requests() {
-    let name = unique("answers-killed");
-    let domain = Domain::join(&name).unwrap();
-    let mut child = Child::running("answers::takes_orders", |_| {});
-    assert_eq!(child.ask(&format!("join {name}")), "done");
-    let right = domain.connect("server", PATIENCE).unwrap();
-    let mut set = WaitSet::new(&domain).unwrap();
-    let mut open: BTreeSet<Token> = (0..100)
-        .map(|number| set.add(ask(&right, &number.to_string())).unwrap().any())
-        .collect();
+    let Asked {
+        domain,
+        right: _right,
+        mut child,
+        mut set,
+        mut open,
+    } = Asked::of_another("answers-killed");
     // Another server's, which lives.
     let other = domain.bind(PortOptions::unnamed().synchronous()).unwrap();
     let lives = set.add(ask(&other.make_send(), "lives")).unwrap();
@@ -330,15 +358,13 @@ fn a_server_that_is_killed_ends_all_its_requests() {
 
 #[test]
 fn a_server_that_is_stopped_ends_none_and_answers_when_it_goes_on() {
-    let name = unique("answers-stopped");
-    let domain = Domain::join(&name).unwrap();
-    let mut child = Child::running("answers::takes_orders", |_| {});
-    assert_eq!(child.ask(&format!("join {name}")), "done");
-    let right = domain.connect("server", PATIENCE).unwrap();
-    let mut set = WaitSet::new(&domain).unwrap();
-    let mut open: BTreeSet<Token> = (0..100)
-        .map(|number| set.add(ask(&right, &number.to_string())).unwrap().any())
-        .collect();
+    let Asked {
+        domain: _domain,
+        right,
+        mut child,
+        mut set,
+        mut open,
+    } = Asked::of_another("answers-stopped");
     let due = ask(&right, "due").with_deadline(Duration::from_millis(50));
     let due = set.add(due).unwrap();
     assert_eq!(child.ask("take 101"), "done");
