@@ -98,6 +98,9 @@ enum Task {
         /// How many threads keep processors busy
         #[arg(long, default_value_t = 8)]
         load: u32,
+        /// How many binaries run at once
+        #[arg(long, default_value_t = 1)]
+        together: u32,
         /// A run that takes longer is ended, and has failed
         #[arg(long, value_name = "SECONDS", default_value_t = 1200)]
         limit: u64,
@@ -225,10 +228,12 @@ fn main() -> ExitCode {
             tests,
             times,
             load,
+            together,
             limit,
         } => repeat::run(&repeat::Plan {
             times,
             load,
+            together,
             limit: Duration::from_secs(limit),
             tests: &tests,
         }),

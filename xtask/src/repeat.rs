@@ -5,6 +5,7 @@ use crate::built::{self, Binary};
 use crate::checks::{FEATURES, code, command, root};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -17,6 +18,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) times: u32,
     /// How many threads do nothing but turn round.
     pub(crate) load: u32,
+    /// How many binaries run at once.
+    pub(crate) together: u32,
     /// After so long a run is ended, and has failed.
     pub(crate) limit: Duration,
     /// Targets, as `port` or `portolan/port`; all, if there are none.
@@ -30,6 +33,14 @@ struct Record {
     runs: u32,
     failures: u32,
     longest: Duration,
+}
+
+impl Record {
+    fn ran(&mut self, took: Duration, failed: bool) {
+        self.runs += 1;
+        self.failures += u32::from(failed);
+        self.longest = self.longest.max(took);
+    }
 }
 
 pub(crate) fn run(plan: &Plan<'_>) -> ExitCode {
@@ -92,40 +103,55 @@ fn binaries(tests: &[String]) -> Result<Vec<Binary>, String> {
     Ok(chosen.collect())
 }
 
-/// In rounds, so that a run that is broken off has tried each about as often.
+/// In rounds, so that a run that is broken off has tried each about as often. Who has no binary
+/// left in a round begins the next one, so that as many run at once until the end.
 fn all(plan: &Plan<'_>, binaries: &[Binary]) -> Vec<Record> {
     let record = |b: &Binary| Record {
         name: b.name.clone(),
         ..Record::default()
     };
-    let mut records: Vec<Record> = binaries.iter().map(record).collect();
-    for round in 1..=plan.times {
-        for (binary, record) in binaries.iter().zip(&mut records) {
-            once(plan, round, binary, record);
+    let records: Mutex<Vec<Record>> = Mutex::new(binaries.iter().map(record).collect());
+    let runs = (1..=plan.times).flat_map(|round| (0..binaries.len()).map(move |at| (round, at)));
+    let next = Mutex::new(runs);
+    thread::scope(|scope| {
+        for _ in 0..plan.together.max(1) {
+            scope.spawn(|| {
+                loop {
+                    let Some((round, at)) = lock(&next).next() else {
+                        return;
+                    };
+                    let (took, failed) = once(plan, round, &binaries[at]);
+                    let mut records = lock(&records);
+                    records[at].ran(took, failed);
+                    if at + 1 == binaries.len() {
+                        let failures: u32 = records.iter().map(|t| t.failures).sum();
+                        let times = plan.times;
+                        eprintln!("round {round} of {times}: {failures} failures so far");
+                    }
+                }
+            });
         }
-        let failures: u32 = records.iter().map(|t| t.failures).sum();
-        eprintln!(
-            "round {round} of {}: {failures} failures so far",
-            plan.times
-        );
-    }
-    records
+    });
+    records.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn once(plan: &Plan<'_>, round: u32, binary: &Binary, record: &mut Record) {
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// How long it took, and whether it failed.
+fn once(plan: &Plan<'_>, round: u32, binary: &Binary) -> (Duration, bool) {
     let began = Instant::now();
     let ran = built::run(&mut binary.command(), plan.limit);
-    record.runs += 1;
-    record.longest = record.longest.max(began.elapsed());
+    let took = began.elapsed();
     let (what, output) = match ran {
-        Ok(ran) if ran.status.is_some_and(|s| s.success()) => return,
+        Ok(ran) if ran.status.is_some_and(|s| s.success()) => return (took, false),
         Ok(ran) => match ran.status {
             Some(status) => (status.to_string(), ran.output),
             None => (format!("no end within {:?}", plan.limit), ran.output),
         },
         Err(error) => (format!("it could not be run: {error}"), String::new()),
     };
-    record.failures += 1;
     let folder = root().join("target/repeat");
     let file = folder.join(format!("{}-{round}.txt", binary.name.replace('/', "-")));
     let kept = std::fs::create_dir_all(&folder).and_then(|()| std::fs::write(&file, &output));
@@ -134,4 +160,5 @@ fn once(plan: &Plan<'_>, round: u32, binary: &Binary, record: &mut Record) {
         Err(error) => format!("{} cannot be written ({error}):\n{output}", file.display()),
     };
     eprintln!("round {round}: {} fails ({what}); {said}", binary.name);
+    (took, true)
 }
