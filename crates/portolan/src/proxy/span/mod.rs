@@ -25,6 +25,8 @@
 mod connect;
 mod nodes;
 mod query;
+#[cfg(test)]
+mod tests;
 
 pub use nodes::Node;
 pub use query::Query;
