@@ -14,7 +14,7 @@ use portolan_node::join;
 use portolan_node::state::State;
 use portolan_node::token::Token;
 use portolan_node::up::{self, Ask, PeerStatus, Status};
-use portolan_node::{NodeError, Result, invitations};
+use portolan_node::{NodeError, Result, invitations, lab};
 use portolan_transport::clock::{Clock, SystemClock};
 use portolan_transport::{Address, Moment};
 use serde::Serialize;
@@ -47,6 +47,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         }),
         Command::Leave => up::ask(&state, Ask::Leave).map(|_| ()),
         Command::Status(args) => status(&state, args),
+        Command::Lab(args) => lab::run(&args.plan()),
     }
 }
 
