@@ -1,10 +1,12 @@
 //! Parses the command line. Every command's help ends in an example and its exit codes.
 
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 use portolan_node::config::LISTEN;
+use portolan_node::lab::Plan;
 use portolan_transport::NodeId;
 
 /// What a command exits with.
@@ -54,6 +56,7 @@ pub(crate) enum Command {
     #[command(after_help = concat!("Example:\n  portolan node leave", exit_codes!()))]
     Leave,
     Status(StatusArgs),
+    Lab(LabArgs),
 }
 
 /// Make the first node of a cluster: its authority, its key, its node.toml.
@@ -127,4 +130,39 @@ pub(crate) struct StatusArgs {
     /// Print it as JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Start nodes on this machine, run a command beside each of them, and end them.
+///
+/// Each node is in a network namespace of its own where this user may make them (root may), as if
+/// it were a machine of its own; else all are side by side, and the domain has another name at each.
+/// The command finds that name in PORTOLAN_LAB_DOMAIN, its node's number from 1 on in
+/// PORTOLAN_LAB_NODE, how many there are in PORTOLAN_LAB_NODES, and the node's state directory in
+/// PORTOLAN_NODE_STATE. What it prints comes with its node's name before each line.
+#[derive(Debug, clap::Args)]
+#[command(after_help = concat!("Example:\n  portolan node lab 3 -- sh -c 'portolan node status'", exit_codes!()))]
+pub(crate) struct LabArgs {
+    /// How many nodes
+    #[arg(value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64))]
+    pub(crate) nodes: u8,
+    /// The domain that all of them span
+    #[arg(long, default_value = "lab")]
+    pub(crate) domain: String,
+    /// Make no network namespaces
+    #[arg(long)]
+    pub(crate) names: bool,
+    /// The command
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
+}
+
+impl LabArgs {
+    pub(crate) fn plan(&self) -> Plan {
+        Plan {
+            nodes: self.nodes,
+            domain: self.domain.clone(),
+            names: self.names,
+            command: self.command.clone(),
+        }
+    }
 }

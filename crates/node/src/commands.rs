@@ -14,9 +14,10 @@ use portolan_node::join;
 use portolan_node::state::State;
 use portolan_node::token::Token;
 use portolan_node::up::{self, Ask, PeerStatus, Status};
-use portolan_node::{NodeError, Result, invitations};
+use portolan_node::{NodeError, Result, invitations, lab};
 use portolan_transport::clock::{Clock, SystemClock};
 use portolan_transport::{Address, Moment};
+use sd_notify::NotifyState;
 use serde::Serialize;
 
 use crate::args::{
@@ -44,9 +45,18 @@ pub(crate) fn run(args: &Args) -> Result<()> {
                 "{} ({}) listens at {}",
                 status.name, status.node, status.listen
             );
+            tell_system(&NotifyState::Ready);
         }),
         Command::Leave => up::ask(&state, Ask::Leave).map(|_| ()),
         Command::Status(args) => status(&state, args),
+        Command::Lab(args) => lab::run(&args.plan()),
+    }
+}
+
+/// Tells systemd, if that has started this process.
+fn tell_system(state: &NotifyState<'_>) {
+    if let Err(error) = sd_notify::notify(std::slice::from_ref(state)) {
+        eprintln!("cannot tell systemd {state}: {error}");
     }
 }
 

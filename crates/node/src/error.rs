@@ -106,6 +106,14 @@ pub enum NodeError {
         /// What is wrong, and what is allowed.
         what: String,
     },
+    /// The command's: it failed beside a node of the lab.
+    #[error("the command beside {node} failed: {status}")]
+    Command {
+        /// Which node.
+        node: String,
+        /// How it ended.
+        status: String,
+    },
     /// The peer's: it did not answer in time.
     #[error("{who} did not answer within {seconds} s")]
     Silent {
@@ -191,6 +199,7 @@ impl NodeError {
             Self::Expired { .. } => "set the clock, or join again with another --state",
             Self::Refused { .. } => "invite again: `portolan node invite`",
             Self::Wrong { .. } => "`portolan-node --help` says what there is",
+            Self::Command { .. } => "look at what it has printed",
             Self::Silent { .. } => "look whether it hangs, and run it again",
             Self::System { .. } => "run `portolan doctor`; look at limits (ulimit -a)",
             Self::Certificate { .. } => "report it with this output",
@@ -204,6 +213,7 @@ impl NodeError {
             Self::Transport(_)
             | Self::NoRoom { .. }
             | Self::Refused { .. }
+            | Self::Command { .. }
             | Self::Silent { .. }
             | Self::NotRunning { .. }
             | Self::System { .. } => 1,

@@ -12,6 +12,7 @@
 //! | [`invitations`] | tokens that were given out, each good once |
 //! | [`join`] | what a newcomer and the node that lets it in say to one another |
 //! | [`audit`] | who was let in, refused, forgotten |
+//! | [`lab`] | nodes on one machine, and a command beside each |
 //! | [`up`] | a running node: its listener, its links, its control socket |
 #![forbid(unsafe_code)]
 
@@ -21,6 +22,7 @@ pub mod config;
 mod error;
 pub mod invitations;
 pub mod join;
+pub mod lab;
 pub mod state;
 pub mod token;
 pub mod up;

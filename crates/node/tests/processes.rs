@@ -416,3 +416,18 @@ fn every_help_has_an_example_and_exit_codes() {
     }
     assert!(json("{}").is_object());
 }
+
+#[test]
+fn systemd_is_told_when_a_node_is_ready() {
+    let mut hall = Machine::new("hall");
+    hall.init();
+    let path = hall.state.join("notify.sock");
+    let socket = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+    socket
+        .set_read_timeout(Some(portolan_testkit::PATIENCE))
+        .unwrap();
+    hall.up_with(&[("NOTIFY_SOCKET", path.to_str().unwrap())]);
+    let mut said = [0; 100];
+    let len = socket.recv(&mut said).unwrap();
+    assert_eq!(String::from_utf8_lossy(&said[..len]).trim(), "READY=1");
+}

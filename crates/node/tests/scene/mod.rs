@@ -92,7 +92,13 @@ impl Machine {
     /// Starts the node, and waits until it answers. One that listened before does so there again.
     #[track_caller]
     pub(crate) fn up(&mut self) {
+        self.up_with(&[]);
+    }
+
+    /// Starts it with these variables of the environment.
+    pub(crate) fn up_with(&mut self, variables: &[(&str, &str)]) {
         let mut command = self.command(&["up"]);
+        command.envs(variables.iter().copied());
         let node = dies_with_us(command.stderr(Stdio::null()).stdin(Stdio::null()))
             .spawn()
             .expect("the binary starts");

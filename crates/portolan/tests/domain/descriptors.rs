@@ -104,6 +104,8 @@ fn a_host_without_descriptors_says_so_and_goes_on() {
         let mut host = Child::joined(&name);
         let mut second = Child::joined(&name);
         host.ask(&format!("limit {room}"));
+        // Nor does the other member, who lets newcomers in when a host is slow, have any.
+        second.ask(&format!("limit {room}"));
         for _ in 0..3 {
             let answer = Child::new().ask(&format!("join {name}"));
             assert!(

@@ -7,6 +7,7 @@
 //! for 32. So after a call that took [`SLOW`] or longer this process does without for
 //! [`REST`] times as long.
 
+use std::num::NonZero;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -15,6 +16,9 @@ use super::range::collapse;
 
 /// A call that takes so long costs more than small pages do. A quick one takes less than 1 ms.
 const SLOW: Duration = Duration::from_millis(50);
+/// Threads that run or could run, for each processor, while the kernel is quick: its own thread, which
+/// empties a processor's lists, waits behind them.
+const RUNNABLE: usize = 2;
 /// Slow calls then take at most a twentieth of a process's time.
 const REST: u32 = 20;
 
@@ -33,7 +37,24 @@ pub fn collapse_quickly(start: usize, len: usize) -> bool {
     static PACE: Pace = Pace(AtomicU64::new(0));
     static BEGUN: OnceLock<Instant> = OnceLock::new();
     let begun = BEGUN.get_or_init(Instant::now);
-    PACE.unless_slow(|| begun.elapsed(), || collapse(start, len).unwrap_or(false))
+    PACE.unless_slow(
+        || begun.elapsed(),
+        || !is_busy() && collapse(start, len).unwrap_or(false),
+    )
+}
+
+/// Whether more threads want to run than the kernel's own can wait for. A machine that does not say
+/// counts as busy: a wait costs more than small pages do.
+fn is_busy() -> bool {
+    let said = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
+    runnable(&said).is_none_or(|threads| threads > RUNNABLE * processors)
+}
+
+/// How many threads run or could run, of what `/proc/loadavg` says: `0.20 0.18 0.12 3/200 4711`.
+fn runnable(loadavg: &str) -> Option<usize> {
+    let threads = loadavg.split_whitespace().nth(3)?;
+    threads.split_once('/')?.0.parse().ok()
 }
 
 /// Until when huge pages are done without, in microseconds of a clock that its user has.
@@ -75,6 +96,16 @@ mod tests {
                 true
             },
         )
+    }
+
+    #[test]
+    fn who_wants_to_run_is_read_where_the_kernel_says_it() {
+        assert_eq!(runnable("0.20 0.18 0.12 3/200 4711\n"), Some(3));
+        for garbage in ["", "0.20 0.18 0.12", "0.20 0.18 0.12 3 4711", "a b c -1/2"] {
+            assert_eq!(runnable(garbage), None, "{garbage}");
+        }
+        let said = std::fs::read_to_string("/proc/loadavg").unwrap();
+        assert!(runnable(&said) > Some(0), "this thread runs: {said}");
     }
 
     #[test]
