@@ -29,6 +29,8 @@ fn hello() -> Hello {
             cluster: [0xcc; 16],
             node: NodeId([0xaa; 16]),
             incarnation: 9,
+            run: [0xdd; 16],
+            name: 4,
             known: 1,
             association: Some(AssociationId {
                 smaller: 3,
@@ -39,6 +41,7 @@ fn hello() -> Hello {
             transfers: 7,
             requests: 8,
         },
+        name: "roof".to_owned(),
         known: vec![NodeId([0xbb; 16])],
     }
 }
@@ -78,9 +81,10 @@ fn examples() -> Vec<(Record<'static>, &'static str)> {
         (
             Record::Hello(hello()),
             "50544e48 01000200 08070605 04030201 cccccccc cccccccc cccccccc cccccccc \
-             aaaaaaaa aaaaaaaa aaaaaaaa aaaaaaaa 09000000 00000000 01000000 01000000 \
-             03000000 00000000 04000000 00000000 05000000 00000000 06000000 07000000 \
-             08000000 00000000 bbbbbbbb bbbbbbbb bbbbbbbb bbbbbbbb",
+             aaaaaaaa aaaaaaaa aaaaaaaa aaaaaaaa 09000000 00000000 dddddddd dddddddd \
+             dddddddd dddddddd 01040000 01000000 03000000 00000000 04000000 00000000 \
+             05000000 00000000 06000000 07000000 08000000 00000000 726f6f66 bbbbbbbb \
+             bbbbbbbb bbbbbbbb bbbbbbbb",
         ),
         (Record::Resumed, ""),
         (
@@ -97,6 +101,8 @@ fn examples() -> Vec<(Record<'static>, &'static str)> {
             }),
             "03000000 00000000",
         ),
+        (Record::Renew(b"request"), "72657175 657374"),
+        (Record::Renewed(b"certificate"), "63657274 69666963 617465"),
         (
             Record::Message(message(Kind::Request)),
             "01010000 03000000 02000000 05000000 11000000 00000000 01000000 00000000 \

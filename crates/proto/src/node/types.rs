@@ -18,6 +18,8 @@ pub struct Settings {
     pub node: NodeId,
     /// How often it has started: more than ever before.
     pub incarnation: u64,
+    /// A random number, drawn at this start. Of two nodes with one identity one is refused by it.
+    pub run: [u8; 16],
     /// Its cluster.
     pub cluster: [u8; 16],
     /// After this silence a peer is unreachable.
@@ -42,6 +44,7 @@ impl Settings {
         Self {
             node,
             incarnation,
+            run: [0; 16],
             cluster,
             silent_after: Duration::from_secs(3),
             dead_after: Some(Duration::from_secs(30)),
@@ -284,6 +287,8 @@ pub enum Event<P> {
         association: u64,
         /// The peer's.
         incarnation: u64,
+        /// Its name.
+        name: String,
         /// Nodes that it knows.
         known: Vec<NodeId>,
     },
@@ -347,6 +352,25 @@ pub enum Event<P> {
         reason: DeadReason,
         /// Messages that were not put into the port.
         lost: Vec<Message<P>>,
+    },
+    /// No flow leads to a port of this node any more.
+    Unused {
+        /// Which.
+        port: PortKey,
+    },
+    /// A peer wants its key signed again: [`super::Node::renewed`], if this node can.
+    Renew {
+        /// The peer.
+        peer: NodeId,
+        /// Its signing request.
+        request: Vec<u8>,
+    },
+    /// A peer has signed the key of this node.
+    Renewed {
+        /// The peer.
+        peer: NodeId,
+        /// What it says is the certificate.
+        certificate: Vec<u8>,
     },
     /// The end of a request.
     Ended {
