@@ -146,6 +146,6 @@ pub use machine::{Node, PeerView};
 pub use types::{
     Answer, Authenticated, ConnectionId, Delivery, Destination, DomainKey, Event, FlowKey, Home,
     Message, OutFragment, OutRecord, Outcome, Place, PortKey, PortSettings, RequestKey, Settings,
-    Wall,
+    Urgency, Wall,
 };
 pub use violation::{Over, Refused, Unsent, Violation};

@@ -110,13 +110,42 @@ pub struct RequestKey {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message<P> {
     /// When it should be dealt with.
-    pub urgency: Option<u64>,
+    pub urgency: Option<Urgency>,
     /// The header.
     pub header: Vec<u8>,
     /// Bytes of each extent, none of them zero.
     pub lengths: Vec<u64>,
     /// The extents, one after another; there if there is a length.
     pub payload: Option<P>,
+}
+
+/// When a message should be dealt with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Urgency {
+    /// By then. Two nodes have two clocks: the time that is left travels, as it is then.
+    Deadline(Time),
+    /// More urgent the higher it is.
+    Priority(u32),
+}
+
+impl Urgency {
+    /// In the word of a priority.
+    const PRIORITY: u64 = 1 << 63;
+
+    pub(super) fn encode(self, now: Time) -> u64 {
+        match self {
+            Self::Deadline(at) => at.0.saturating_sub(now.0).min(Self::PRIORITY - 1),
+            Self::Priority(priority) => Self::PRIORITY | u64::from(priority),
+        }
+    }
+
+    pub(super) fn decode(word: u64, now: Time) -> Self {
+        #[expect(clippy::cast_possible_truncation, reason = "the low half")]
+        match word & Self::PRIORITY {
+            0 => Self::Deadline(Time(now.0.saturating_add(word))),
+            _ => Self::Priority(word as u32),
+        }
+    }
 }
 
 impl<P> Message<P> {
