@@ -342,12 +342,13 @@ fn room_for_several_messages_is_named_when_so_many_slots_are_free() {
     // It is told of at the latest when the receiver looks in vain.
     empty(&mut port);
     assert_eq!(set.wait(Deadline::NOW).unwrap().next(), Some(token.any()));
-    assert_eq!(right.room().free(), 16);
+    let slots = right.room().free();
+    assert!(slots >= 16, "{slots}");
     // More than half of the queue is never waited for.
     assert!(set.remove(token).is_some());
-    for _ in 0..8 {
+    for _ in 0..slots / 2 {
         right.send(Message::default(), WhenFull::Fail).unwrap();
     }
-    let token = set.add(right.room().for_messages(100)).unwrap();
+    let token = set.add(right.room().for_messages(slots)).unwrap();
     assert_eq!(set.wait(Deadline::NOW).unwrap().next(), Some(token.any()));
 }
