@@ -82,10 +82,14 @@ impl Connection {
             flags: RecordFlags::OPTIONAL,
             ..sent
         };
-        if self.met && let Some(request) = self.renew.take() {
+        if self.met
+            && let Some(request) = self.renew.take()
+        {
             return Some(Record::Renew(&request).with(sent));
         }
-        if self.met && let Some(certificate) = self.renewed.take() {
+        if self.met
+            && let Some(certificate) = self.renewed.take()
+        {
             return Some(Record::Renewed(&certificate).with(sent));
         }
         None

@@ -10,10 +10,10 @@ use super::types::{
 };
 use super::violation::{Over, Refused, Unsent, Violation};
 use crate::Time;
+use core::time::Duration;
 use portolan_abi::join::MAX_NODE_NAME;
 use portolan_abi::name::is_name;
 use portolan_abi::node::{ByeReason, DeadReason, FragmentHead, NodeId, ResolveFailure};
-use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// What is known of a peer.

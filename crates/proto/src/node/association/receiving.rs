@@ -423,7 +423,10 @@ pub(super) fn arrived<P>(
     let is_request = record.body.kind == Kind::Request;
     Arrived {
         message: Message {
-            urgency: record.body.urgency.map(|word| Urgency::decode(word, cx.now)),
+            urgency: record
+                .body
+                .urgency
+                .map(|word| Urgency::decode(word, cx.now)),
             header: record.header.to_vec(),
             lengths: record.lengths.clone(),
             payload,
