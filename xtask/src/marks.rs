@@ -1,7 +1,7 @@
 //! Lists the marked steps of the library, and says which processes pass each.
 
 /// Every mark, in order. A test compares it with the sources.
-pub(crate) static MARKS: [&str; 274] = [
+pub(crate) static MARKS: [&str; 276] = [
     "allocate.done",
     "allocate.noted",
     "allocate.run_claimed",
@@ -263,6 +263,8 @@ pub(crate) static MARKS: [&str; 274] = [
     "signal.unlisted",
     "sleep.armed",
     "sleep.before_futex",
+    "span.answered",
+    "span.asked",
     "topic.kept",
     "topic.shared",
     "unexport.closed",
@@ -330,7 +332,7 @@ pub(crate) fn passer(name: &str) -> Passer {
         // Of two that bind one name at the same time.
         "bind.name_contested" => Passer::Tests,
         // Of ports that are received on behalf of another node.
-        name if name.starts_with("proxy") => Passer::Tests,
+        name if name.starts_with("proxy") || name.starts_with("span.") => Passer::Tests,
         // Of a thread that waits for room in many ports.
         "room.announced" => Passer::Tests,
         name if name.starts_with("broker") => Passer::Tests,

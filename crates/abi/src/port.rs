@@ -56,6 +56,9 @@ word! {
         /// has no right by that name yet. Meanwhile nobody closes it. A space that makes a right
         /// from the name clears this.
         pub reissuing: bool = 21..22,
+        /// Lets its name out: members of the domain on other nodes find it, if a node spans the
+        /// domain.
+        pub spanned: bool = 22..23,
         /// Which port of this entry it is.
         pub generation: u32 = 32..56,
         /// Its owner receives here on behalf of a port on another node, its *home*. The bits from
@@ -86,6 +89,7 @@ impl PortStatus {
         replies: false,
         shared: false,
         reissuing: false,
+        spanned: false,
         generation: 0,
         proxied: false,
         unreachable: false,
@@ -411,6 +415,7 @@ mod tests {
             replies: true,
             shared: true,
             reissuing: true,
+            spanned: true,
             generation: GENERATION_MASK,
             proxied: true,
             unreachable: true,

@@ -157,7 +157,8 @@ codes! {
         Reply = 2,
         /// The request was dropped unanswered.
         Dropped = 3,
-        /// The server died, or its port closed, before it answered.
+        /// The server died, or its port closed, before it answered. Or the node that it is on was
+        /// given up: then the header is that node's name.
         ServerDead = 4,
     }
 }

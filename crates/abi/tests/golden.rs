@@ -373,6 +373,7 @@ words! {
         PortStatus { replies: true, ..PortStatus::FRESH } => "80000",
         PortStatus { shared: true, ..PortStatus::FRESH } => "100000",
         PortStatus { reissuing: true, ..PortStatus::FRESH } => "200000",
+        PortStatus { spanned: true, ..PortStatus::FRESH } => "400000",
     }
     queue_places: QueuePlace {
         QueuePlace::new(64, 2, 7).unwrap() => "700000206",

@@ -105,8 +105,8 @@ pub use port::segment::Segment;
 pub use port::shared_extent::SharedExtent;
 pub use port::{
     Access, BindError, ConnectError, PendingReply, PortOptions, ReceiveError, ReceiveRight,
-    Request, RequestError, Right, Room, SendError, SendOnceRight, SendRight, SharedReceiver,
-    WhenFull,
+    Request, RequestError, Right, RightState, Room, SendError, SendOnceRight, SendRight,
+    SharedReceiver, WhenFull,
 };
 pub use portolan_arena::Handover;
 /// Implements the trait [`trait@Handover`] (and [`structure::Root`]) for a struct or an enum.

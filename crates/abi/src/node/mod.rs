@@ -1,4 +1,5 @@
-//! Lays out what two nodes send to one another: records, and fragments of what is too long for one.
+//! Lays out what two nodes send to one another: records, and fragments of what is too long for one;
+//! and what the programs of a machine say to its node ([`NamesQuestion`], [`SpanRequest`]).
 //!
 //! ```text
 //! records stream:  [record][record]...       record:    [head 16][body][tail]
@@ -37,7 +38,9 @@
 mod fragment;
 mod greeting;
 mod message;
+mod names;
 mod node_id;
+mod programs;
 mod record;
 
 pub use fragment::{FRAGMENT_MAGIC, FragmentHead, FragmentKind, MAX_FRAGMENT};
@@ -45,7 +48,11 @@ pub use greeting::{
     AssociationId, Bye, ByeReason, Hello, HelloBody, MAX_CERTIFICATE, MAX_KNOWN, Ping, Versions,
 };
 pub use message::{INLINE, MessageBody, MessageRecord, lengths_sum};
+pub use names::{Asks, NODE_PORT, NamesAnswer, NamesQuestion, NodeEntry, NodeName, Says};
 pub use node_id::{NodeId, NodeIdError};
+pub use programs::{
+    MAX_DIRECTORY, MAX_REASON, PROGRAMS_VERSION, SpanAnswer, SpanOutcome, SpanRequest,
+};
 pub use record::{
     Announce, Dead, DeadReason, Lent, MAX_RECORD, PORT_SECRET, PortId, Record, RecordFlags,
     RecordHead, RecordKind, Resolve, ResolveFailure, Sent,

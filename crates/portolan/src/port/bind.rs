@@ -8,9 +8,11 @@ use portolan_abi::limits::{
     LINE, MAX_NAME, MAX_NODE_NAME, MAX_PORTS, MAX_SLOT_LINES, MAX_SLOTS, MIN_SLOTS,
 };
 use portolan_abi::name::RULE;
+use portolan_abi::node::NODE_PORT;
 use portolan_abi::port::{ANY_BYTES, Leaving, PortName, PortPhase, PortStatus};
 use portolan_abi::slot::inline_capacity;
 use portolan_shm::mark;
+use portolan_shm::queue::Home;
 use portolan_shm::region::write_text;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -33,8 +35,13 @@ pub struct PortOptions {
     by_urgency: bool,
     copied: bool,
     replies: bool,
+    spanned: bool,
     /// See [`Self::for_another_domain`].
     most: u64,
+    /// See [`Self::of_node`].
+    asked: Option<Home>,
+    /// See [`Self::titled`].
+    title: Option<String>,
 }
 
 /// Why a port could not be bound, a segment not made, or no death notification arranged.
@@ -60,6 +67,16 @@ pub enum BindError {
         name: String,
         /// Whose it is.
         owner: u8,
+    },
+    /// The state's: another node spans the domain.
+    #[error(
+        "node {node:?}, space {space} of this domain, spans it: a domain has one node on a machine; end that one first (`portolan node unspan` or `leave`)"
+    )]
+    Spanned {
+        /// Its name.
+        node: String,
+        /// Its space.
+        space: u8,
     },
     /// The caller's: no such queue.
     #[error("a queue holds 1 to {} messages and 48 to {} inline bytes, not {messages} and {inline_bytes}", MAX_SLOTS - 1, inline_capacity(MAX_SLOT_LINES))]
@@ -113,7 +130,10 @@ impl Default for PortOptions {
             by_urgency: false,
             copied: false,
             replies: false,
+            spanned: false,
             most: ANY_BYTES,
+            asked: None,
+            title: None,
         }
     }
 }
@@ -179,6 +199,43 @@ impl PortOptions {
         }
     }
 
+    /// Lets the port's name out: where a node spans the domain, programs on other nodes find the
+    /// port by its name, too. Nothing else lets a name out, but for the list `ports` in the
+    /// settings of this machine's node. See [`Span`](crate::proxy::Span).
+    ///
+    /// ```
+    /// use portolan::{Domain, PortOptions};
+    /// let domain = Domain::private()?;
+    /// let port = domain.bind(PortOptions::named("upper").synchronous().spanned())?;
+    /// assert!(domain.survey()?.ports[0].spanned);
+    /// # drop(port);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn spanned(self) -> Self {
+        Self {
+            spanned: true,
+            ..self
+        }
+    }
+
+    /// The port at which the node of this home is asked. Its name is none that a program can give.
+    pub(crate) fn of_node(home: Home) -> Self {
+        Self {
+            asked: Some(home),
+            ..Self::named(NODE_PORT).synchronous()
+        }
+    }
+
+    /// A port that is not found by its name: the name is only shown to observers.
+    pub(crate) fn titled(self, name: &str) -> Self {
+        Self {
+            name: None,
+            title: Some(name.to_owned()),
+            ..self
+        }
+    }
+
     /// A port whose messages go on to another domain.
     pub(crate) fn for_another_domain(self, leaving: Leaving) -> Self {
         Self {
@@ -232,8 +289,10 @@ pub(crate) fn bind(member: &Arc<Member>, options: &PortOptions) -> Result<Receiv
     member.present()?;
     member.host_connection.connected()?;
     let (slots, lines) = options.shape()?;
-    if let Some(name) = &options.name {
-        names::check(member, name)?;
+    match &options.name {
+        Some(name) if options.asked.is_some() => names::check_free(member, name)?,
+        Some(name) => names::check(member, name)?,
+        None => {}
     }
     let port = match open(member, options, slots, lines) {
         Err(BindError::NoRoom | BindError::OutOfMemory { .. }) if unreachable::close(member) => {
@@ -256,7 +315,12 @@ fn open(
     let taken = entry::take(member).ok_or(BindError::NoRoom)?;
     mark!("bind.entry_taken");
     let (index, generation, entry) = (taken.index, taken.generation, taken.entry);
-    write_text(&entry.name.words, options.name.as_deref().unwrap_or(""));
+    let text = options.name.as_ref().or(options.title.as_ref());
+    write_text(&entry.name.words, text.map_or("", String::as_str));
+    if let Some(home) = &options.asked {
+        // Before another one can lose the name to us, and asks which node has it.
+        entry.set_home(home);
+    }
     // No space has heard of the entry: it is given back if another one wins the name.
     let won = match &options.name {
         Some(name) => Some(names::win(member, index, name)?),
@@ -279,6 +343,7 @@ fn open(
         replies: options.replies,
         shared: false,
         reissuing: false,
+        spanned: options.spanned,
         generation,
         proxied: false,
         unreachable: false,

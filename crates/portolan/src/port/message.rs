@@ -661,7 +661,7 @@ impl Urgency {
 }
 
 /// Nanoseconds of the machine's monotonic clock at `at`, the same in every process.
-pub(super) fn monotonic_nanos(at: Instant) -> u64 {
+pub(crate) fn monotonic_nanos(at: Instant) -> u64 {
     let now = Instant::now();
     let clock = clock_nanos();
     let nanos = |d: Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
@@ -671,7 +671,7 @@ pub(super) fn monotonic_nanos(at: Instant) -> u64 {
     }
 }
 
-pub(super) fn from_monotonic_nanos(word: u64) -> Instant {
+pub(crate) fn from_monotonic_nanos(word: u64) -> Instant {
     let now = Instant::now();
     let clock = clock_nanos();
     let shift = Duration::from_nanos(word.abs_diff(clock));

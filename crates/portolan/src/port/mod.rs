@@ -33,7 +33,7 @@ pub use names::ConnectError;
 pub(crate) use receive::Bell;
 pub use receive::{Access, ReceiveError, ReceiveRight};
 pub use request::{PendingReply, Request, RequestError};
-pub use rights::{Right, SendOnceRight, SendRight};
+pub use rights::{Right, RightState, SendOnceRight, SendRight};
 pub use room::Room;
 pub use send::{SendError, WhenFull};
 pub use shared::SharedReceiver;
@@ -42,8 +42,11 @@ use crate::space::extent::Relief;
 
 pub(crate) use bind::bind as bind_port;
 pub(crate) use elsewhere::{check_node, may_travel, node_of};
+pub(crate) use message::{from_monotonic_nanos, monotonic_nanos};
 pub(crate) use names::connect as connect_port;
-pub(crate) use names::wake_waiters;
+pub(crate) use names::{
+    changes as name_changes, look as look_for_port, taken as taken_name, wake_waiters,
+};
 pub(crate) use prepare::may_leave;
 pub(crate) use request::answer_for_dead;
 pub(crate) use rights::{check_senders, is_unused};

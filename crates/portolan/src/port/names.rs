@@ -4,11 +4,11 @@
 use super::{BindError, SendRight};
 use crate::space::Member;
 use crate::space::region::Attached;
-use crate::{Deadline, Disowned, Domain};
-use portolan_abi::limits::MAX_NAME;
+use crate::{Deadline, Disowned};
+use portolan_abi::limits::{MAX_NAME, MAX_NODE_NAME};
 use portolan_abi::name::{RULE, is_name};
 use portolan_abi::port::{PortName, PortPhase, PortStatus};
-use portolan_shm::atomic::AtomicU64;
+use portolan_shm::atomic::{AtomicU32, AtomicU64};
 use portolan_shm::mark;
 use portolan_shm::names::{self, Lost, NameHash};
 use portolan_shm::queue::PortEntry;
@@ -30,30 +30,54 @@ pub enum ConnectError {
         name: String,
     },
     /// The caller's: no port can have this name, so waiting for one would be in vain.
-    #[error("{name:?} is no port name: use 1 to {MAX_NAME} bytes {RULE}")]
+    #[error(
+        "{name:?} is no port name: use 1 to {MAX_NAME} bytes {RULE}; a node's name has 1 to {MAX_NODE_NAME}"
+    )]
     BadName {
         /// The name.
         name: String,
     },
+    /// The caller's: several nodes have a port of this name.
+    #[error(
+        "several nodes have a port named {name:?}: say which one, as in {}",
+        .nodes.iter().map(|node| format!("{name}@{node}")).collect::<Vec<_>>().join(" or ")
+    )]
+    Ambiguous {
+        /// The name.
+        name: String,
+        /// The nodes, or many of them.
+        nodes: Vec<String>,
+    },
+    /// The caller's: there is no such node.
+    #[error(
+        "no node named {node:?} spans this domain: `portolan node status` lists those that this machine's node knows"
+    )]
+    NoSuchNode {
+        /// The name that was given.
+        node: String,
+    },
+    /// The state's: a node was asked for, and no node spans this domain here.
+    #[error(
+        "no node spans this domain on this machine: run one (`portolan node up`) and have it span the domain (`portolan node span`, or Builder::spanning)"
+    )]
+    NoNode,
+    /// The node's: it did not answer in time.
+    #[error("this machine's node {node:?} did not answer before the deadline: is it stopped?")]
+    NoAnswer {
+        /// Its name.
+        node: String,
+    },
+    /// The node's: its answer is none that this version knows.
+    #[error(
+        "this machine's node {node:?} answered what no node of this version says: run a node and programs of one version"
+    )]
+    BadAnswer {
+        /// Its name.
+        node: String,
+    },
     /// See [`Disowned`].
     #[error(transparent)]
     Disowned(#[from] Disowned),
-}
-
-impl Domain {
-    /// A send right on the port of this name, waiting until there is one.
-    ///
-    /// # Errors
-    ///
-    /// [`ConnectError::NoSuchPort`] once the deadline has passed; [`ConnectError::BadName`]
-    /// at once.
-    pub fn connect(
-        &self,
-        name: &str,
-        deadline: impl Into<Deadline>,
-    ) -> Result<SendRight, ConnectError> {
-        connect(self.member(), name, deadline.into())
-    }
 }
 
 /// A send right on the port of this name, waiting until there is one.
@@ -63,9 +87,20 @@ pub(crate) fn connect(
     deadline: Deadline,
 ) -> Result<SendRight, ConnectError> {
     wait_for(member, name, deadline, |port, shared| {
-        let attached = (!shared).then(|| Attached::new(member, port))??;
-        SendRight::make(attached)
+        right_on(member, port, shared)
     })
+}
+
+/// A send right on the port of this name, if there is one; the port of its name that programs
+/// cannot give, too.
+pub(crate) fn look(member: &Arc<Member>, name: &str) -> Option<SendRight> {
+    let (port, shared) = find(member, name)?;
+    right_on(member, port, shared)
+}
+
+fn right_on(member: &Arc<Member>, port: PortName, shared: bool) -> Option<SendRight> {
+    let attached = (!shared).then(|| Attached::new(member, port))??;
+    SendRight::make(attached)
 }
 
 /// What `take` makes of the open port of this name (which may be a segment), waiting until
@@ -84,7 +119,7 @@ pub(super) fn wait_for<R>(
     member.present()?;
     member.host_connection.connected()?;
     loop {
-        let changes = &member.tables().header.names.changes;
+        let changes = changes(member);
         // Acquire: a name that appears after this changes the changes, and we do not sleep.
         let seen = changes.load(Ordering::Acquire);
         if let Some((port, shared)) = find(member, name)
@@ -145,12 +180,21 @@ pub(super) fn check(member: &Member, name: &str) -> Result<(), BindError> {
             name: name.to_owned(),
         });
     }
+    check_free(member, name)
+}
+
+/// Makes sure that no port has this name.
+pub(super) fn check_free(member: &Member, name: &str) -> Result<(), BindError> {
+    taken(member, name).map_or(Ok(()), |(_, owner)| Err(taken_by(name, owner)))
+}
+
+/// The entry that has this name, or is about to, and its owner's space.
+pub(crate) fn taken<'m>(member: &'m Member, name: &str) -> Option<(&'m PortEntry, u8)> {
     let (tables, hash) = (member.tables(), NameHash::of(name));
-    let taken = tables.used_ports().find_map(|(index, entry)| {
+    tables.used_ports().find_map(|(index, entry)| {
         let taken = hash.is_taken(&tables.names[usize::from(index)]);
-        taken.then(|| owner(entry, name)).flatten()
-    });
-    taken.map_or(Ok(()), |owner| Err(taken_by(name, owner)))
+        Some((entry, taken.then(|| owner(entry, name)).flatten()?))
+    })
 }
 
 fn taken_by(name: &str, owner: u8) -> BindError {
@@ -209,9 +253,14 @@ impl Drop for Won<'_> {
     }
 }
 
+/// The word that changes when a name appears, and when a node has answered.
+pub(crate) fn changes(member: &Member) -> &AtomicU32 {
+    &member.tables().header.names.changes
+}
+
 /// Wakes all who wait for a name to appear.
 pub(crate) fn wake_waiters(member: &Member) {
-    let changes = &member.tables().header.names.changes;
+    let changes = changes(member);
     changes.fetch_add(1, Ordering::SeqCst);
     futex::wake(changes, u32::MAX);
 }

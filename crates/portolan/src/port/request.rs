@@ -16,6 +16,8 @@ use crate::space::counters;
 use crate::wait::{Armable, Waiting};
 use crate::{Deadline, Disowned, NoDescriptor, Refused};
 use crossbeam_utils::atomic::AtomicCell;
+use portolan_abi::limits::MAX_NODE_NAME;
+use portolan_abi::name::is_name;
 use portolan_abi::port::{PortName, RightKind, RightWord, TAG_MASK, event};
 use portolan_abi::slot::Kind;
 use portolan_shm::mark;
@@ -86,6 +88,15 @@ pub enum RequestError {
     /// The peer's: the server died, or closed its port, before it answered.
     #[error("the server died, or closed its port, before it answered")]
     ServerDead,
+    /// The peer's: its node was given up before an answer came, for it was silent for too long, or
+    /// was started anew.
+    #[error(
+        "node {node:?} was given up before it answered; the request was sent and may have been served"
+    )]
+    NodeLost {
+        /// The node.
+        node: String,
+    },
     /// See [`Disowned`].
     #[error(transparent)]
     Disowned(#[from] Disowned),
@@ -300,13 +311,27 @@ impl ReplyPort {
             }
             return match origin.kind() {
                 Kind::Dropped => Err(RequestError::Dropped),
-                Kind::ServerDead => Err(RequestError::ServerDead),
+                Kind::ServerDead => {
+                    let why = dead(message.header());
+                    message.clear();
+                    Err(why)
+                }
                 Kind::Reply | Kind::Message | Kind::Request => {
                     self.port.open(message, access);
                     Ok(())
                 }
             };
         }
+    }
+}
+
+/// What a header says of a server that is dead: its node's name, if that was given up.
+fn dead(header: &[u8]) -> RequestError {
+    match std::str::from_utf8(header) {
+        Ok(node) if is_name(node, MAX_NODE_NAME) => RequestError::NodeLost {
+            node: node.to_owned(),
+        },
+        _ => RequestError::ServerDead,
     }
 }
 

@@ -45,6 +45,19 @@ pub struct SendOnceRight {
     given: bool,
 }
 
+/// How a send right stands: see [`SendRight::state`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RightState {
+    /// The port lives.
+    Live,
+    /// The port is on another node, which is silent: sends come back as
+    /// [`SendError::Unreachable`](crate::SendError::Unreachable). It may be there again.
+    Unreachable,
+    /// The port is dead, for good.
+    Dead,
+}
+
 /// A right of any kind, as it travels in a message.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -142,17 +155,45 @@ impl SendRight {
 
     /// Whether the port lives.
     pub fn is_live(&self) -> bool {
-        let status =
-            PortStatus::unpack(self.to.queue().port.control.status.load(Ordering::Acquire));
-        status.generation == self.to.port.generation
-            && matches!(status.phase, PortPhase::Open | PortPhase::Moving)
+        self.state() != RightState::Dead
+    }
+
+    /// How the port is, as things are; not where.
+    ///
+    /// ```
+    /// use portolan::proxy::ProxyPort;
+    /// use portolan::{Domain, PortOptions, RightState};
+    /// use std::time::Instant;
+    /// let domain = Domain::private()?;
+    /// let port = domain.bind(PortOptions::unnamed())?;
+    /// let right = port.make_send();
+    /// assert_eq!(right.state(), RightState::Live);
+    /// let mut proxy = ProxyPort::new(port, "hall").map_err(|refused| refused.why)?;
+    /// proxy.set_unreachable(Instant::now());
+    /// assert_eq!(right.state(), RightState::Unreachable);
+    /// drop(proxy);
+    /// assert_eq!(right.state(), RightState::Dead);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn state(&self) -> RightState {
+        let status = self.status();
+        match is_live(status, self.to.port) {
+            true if status.unreachable => RightState::Unreachable,
+            true => RightState::Live,
+            false => RightState::Dead,
+        }
+    }
+
+    /// What its entry says, which may be another port's by now.
+    pub(crate) fn status(&self) -> PortStatus {
+        let status = &self.to.queue().port.control.status;
+        // Acquire: pairs with the release of bind, move and close.
+        PortStatus::unpack(status.load(Ordering::Acquire))
     }
 
     /// The space that receives at the port, as things are; 0 if it is dead.
     pub(crate) fn owner(&self) -> u8 {
-        let status = &self.to.queue().port.control.status;
-        // Acquire: pairs with the release of bind, move and close.
-        let status = PortStatus::unpack(status.load(Ordering::Acquire));
+        let status = self.status();
         if is_live(status, self.to.port) {
             status.owner
         } else {
@@ -197,7 +238,22 @@ impl SendOnceRight {
         }
     }
 
-    fn is_live(&self) -> bool {
+    /// Tells the client that waits for the answer that its server's node was given up.
+    pub(crate) fn node_lost(mut self, node: &str) {
+        // Too long a name, or another port than a client's, which is full: it is told less.
+        let told = Message::new(node.as_bytes())
+            .is_ok_and(|mut message| self.post(Kind::ServerDead, &mut message).is_ok());
+        if !told && !self.given {
+            self.server_dead();
+        }
+    }
+
+    /// Of whose port it is.
+    pub(crate) fn member(&self) -> &Arc<Member> {
+        &self.to.member
+    }
+
+    pub(crate) fn is_live(&self) -> bool {
         let status = &self.to.queue().port.control.status;
         // Acquire: pairs with the release of bind, move and close.
         is_live(

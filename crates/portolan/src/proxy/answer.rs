@@ -2,7 +2,7 @@
 //! answered.
 
 use crate::SendOnceRight;
-use crate::port::may_travel;
+use crate::port::{check_node, may_travel};
 use crate::{Access, Deadline, Message, PendingReply, Refused, RequestError, SendError};
 
 /// The right to answer a request whose server is elsewhere. Dropped, it tells the client that its
@@ -20,6 +20,11 @@ pub enum Answered {
     Dropped,
     /// The server has died, or has closed its port, before it answered.
     ServerDead,
+    /// Its node was given up before it answered.
+    NodeLost {
+        /// The node.
+        node: String,
+    },
 }
 
 impl Answer {
@@ -42,6 +47,31 @@ impl Answer {
         self.0.server_dead();
     }
 
+    /// Tells the client that its server's node was given up before it answered
+    /// ([`RequestError::NodeLost`]). What is no node's name is not told.
+    ///
+    /// ```
+    /// use portolan::proxy::{ProxyPort, Taken};
+    /// use portolan::{Access, Deadline, Domain, Message, PortOptions, RequestError, WhenFull};
+    /// let domain = Domain::private()?;
+    /// let port = domain.bind(PortOptions::unnamed().synchronous())?;
+    /// let mut proxy = ProxyPort::new(port, "hall").map_err(|refused| refused.why)?;
+    /// let mut pending = proxy.make_send().begin_request(Message::new(b"ping")?, WhenFull::Fail)?;
+    /// let Taken::Request(_, answer) = proxy.take(Deadline::NOW)? else {
+    ///     return Err("a request came".into());
+    /// };
+    /// answer.node_lost("hall");
+    /// let lost = pending.wait(Access::Later, Deadline::NOW);
+    /// assert!(matches!(lost, Err(RequestError::NodeLost { node }) if node == "hall"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn node_lost(self, node: &str) {
+        match check_node(node) {
+            Ok(()) => self.0.node_lost(node),
+            Err(_) => self.0.server_dead(),
+        }
+    }
+
     /// Tells the client what became of its request.
     ///
     /// # Errors
@@ -52,6 +82,7 @@ impl Answer {
             Answered::Reply(message) => return self.reply(message),
             Answered::Dropped => self.dropped(),
             Answered::ServerDead => self.server_dead(),
+            Answered::NodeLost { node } => self.node_lost(&node),
         }
         Ok(())
     }
@@ -84,6 +115,7 @@ impl Answered {
             Ok(message) => Ok(Self::Reply(message)),
             Err(RequestError::Dropped) => Ok(Self::Dropped),
             Err(RequestError::ServerDead) => Ok(Self::ServerDead),
+            Err(RequestError::NodeLost { node }) => Ok(Self::NodeLost { node }),
             Err(other) => Err(other),
         }
     }

@@ -15,6 +15,8 @@
 //!
 //! | step | call |
 //! |---|---|
+//! | be asked for names that a program does not find in its domain | [`Span::take`] |
+//! | find a port that is let out; bind the proxy of one elsewhere | [`Span::find`], [`Span::bind`] |
 //! | take it off the proxy port, with its kind | [`ProxyPort::take`] |
 //! | write it out: header, extents, rights, time left | [`Message::header`], [`Message::slices`], [`Message::take_rights`], [`time_left`] |
 //! | receive it over there, straight into extents of that domain | [`Incoming`] |
@@ -59,9 +61,11 @@
 
 mod answer;
 mod incoming;
+mod span;
 
 pub use answer::{Answer, Answered};
 pub use incoming::Incoming;
+pub use span::{Node, Query, Span, SpannedPort};
 
 use crate::port::{check_node, may_travel};
 use crate::wait::Armable;

@@ -169,6 +169,8 @@ pub struct PortSurvey {
     pub by_urgency: bool,
     /// Whether receivers get copies.
     pub copied: bool,
+    /// Whether programs on other nodes find it by its name ([`crate::PortOptions::spanned`]).
+    pub spanned: bool,
     /// Of a proxied port ([`crate::proxy`]): the node on whose behalf it is received.
     pub node: Option<String>,
     /// Whether that node is silent.
@@ -483,6 +485,7 @@ fn port(
         state,
         by_urgency: status.by_urgency,
         copied: status.copied,
+        spanned: status.spanned,
         node: status.proxied.then(|| node_of(entry).0),
         unreachable: status.unreachable,
         depth: queue

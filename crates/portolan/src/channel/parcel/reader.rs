@@ -246,8 +246,8 @@ impl ParcelReader {
                     }
                 }
                 Err(ConnectError::Disowned(why)) => return Err(why.into()),
-                // A registry was bound under this name, so it is one.
-                Err(ConnectError::NoSuchPort { .. } | ConnectError::BadName { .. }) => {}
+                // A registry was bound under this name, so it is one; and no node was asked.
+                Err(_) => {}
             }
             if deadline.has_passed() {
                 return Err(ReadError::TimedOut);
