@@ -125,7 +125,10 @@ impl Link {
                 let why = why.unwrap_or(TransportError::Truncated);
                 return self.is_over(Err(why));
             }
-            State::Over => return drop(self.over.get_or_insert("it was closed".to_owned())),
+            State::Over => {
+                self.over.get_or_insert("it was closed".to_owned());
+                return;
+            }
             State::Connecting | State::Up => {}
         }
         let done = self.read_records(node, machine, now);

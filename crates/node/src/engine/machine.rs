@@ -4,9 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use portolan::proxy::{Answer, Answered, Incoming, asks_for, time_left};
+use portolan::proxy::{Answer, Answered, Incoming, SpannedPort, asks_for, time_left};
 use portolan::{
-    Deadline, Domain, Message, PendingReply, Refused, RequestError, Room, SendError, SendRight,
+    Deadline, Message, PendingReply, Refused, RequestError, Room, SendError, SendRight,
     Token, Urgency, WhenFull,
 };
 use portolan_abi::node::NodeId;
@@ -76,9 +76,7 @@ impl Machine {
     pub(super) fn name_of(&self, peer: NodeId) -> String {
         let name = self.names.get(&peer).cloned();
         let name = name.unwrap_or_else(|| peer.to_string());
-        let most = portolan_abi::limits::MAX_NODE_NAME;
-        // Names of nodes have letters of one byte.
-        name.chars().take(most).collect()
+        super::short(&name)
     }
 
     /// Has a port that peers may send to: the one of before, if it is the same.
@@ -86,7 +84,7 @@ impl Machine {
         &mut self,
         domain: DomainKey,
         name: &str,
-        found: super::spans::Outlet,
+        found: SpannedPort,
     ) -> Option<(PortKey, bool)> {
         let mut lent = self.lent.iter();
         let same = lent
@@ -103,7 +101,7 @@ impl Machine {
             name: name.to_owned(),
             right: found.right,
             asks: BTreeMap::new(),
-            slots: found.slots,
+            slots: u32::try_from(found.slots).unwrap_or(u32::MAX),
             room: None,
             delivered: 0,
             again: None,
@@ -261,7 +259,10 @@ impl Machine {
             Ok(Answered::Dropped) => node::Answer::Dropped,
             // Its client has stopped to wait.
             Err(RequestError::TimedOut) => node::Answer::Dropped,
-            Ok(Answered::ServerDead) | Err(_) => node::Answer::ServerDead,
+            // It came from another node: then it is its server.
+            Ok(Answered::NodeLost { .. } | Answered::ServerDead) | Err(_) => {
+                node::Answer::ServerDead
+            }
         })
     }
 

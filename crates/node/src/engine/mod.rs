@@ -15,7 +15,6 @@
 //! | `proxies` | ports here that stand for ports there |
 //! | `questions` | names that programs ask for |
 //! | `spans` | a domain that is spanned, and what is waited for in it |
-//! | `programs` | what programs ask of their node |
 //! | `report` | what a running engine says of itself |
 //!
 //! One thread calls [`Engine::step`] when a descriptor is readable or [`Engine::wake_at`] has come.
@@ -34,7 +33,6 @@ mod link;
 mod machine;
 mod outgoing;
 mod payload;
-pub mod programs;
 mod proxies;
 mod questions;
 mod report;
@@ -42,7 +40,7 @@ mod spans;
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd as _, BorrowedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use portolan::{Domain, PendingReply};
 use portolan_abi::node::{ByeReason, DeadReason, NodeId, PortId, ResolveFailure};
@@ -53,13 +51,11 @@ use portolan_sys::process::random;
 use portolan_transport::{Connection, TransportError};
 
 pub use report::{Report, SpanReport};
-pub use spans::Outlet;
 
 use crate::config;
 use link::Link;
 use machine::{Machine, time};
 use payload::Payload;
-use programs::Programs;
 use proxies::Proxies;
 use questions::Questions;
 use spans::{Span, Thing};
@@ -252,12 +248,12 @@ impl Engine {
         &mut self,
         settings: config::Span,
         domain: Domain,
-        programs: Box<dyn Programs>,
     ) -> Result<(), String> {
         self.unspan(&settings.domain);
         self.last_domain += 1;
         let key = DomainKey(self.last_domain);
-        let span = Span::new(key, settings, domain, programs)?;
+        let name = short(self.node.name());
+        let span = Span::new(key, settings, domain, &name)?;
         self.node.set_budget(key, span.most / 4);
         self.machine.spans.insert(key, span);
         self.tell_nodes();
@@ -310,13 +306,29 @@ impl Engine {
     /// Tells programs which nodes there are.
     fn tell_nodes(&mut self) {
         let peers = self.node.peers();
-        let names: Vec<(NodeId, String)> = peers
-            .map(|peer| (peer, self.machine.name_of(peer)))
+        let now = self.protocol_time();
+        let at = Instant::now();
+        let peers: Vec<(NodeId, portolan::proxy::Node)> = peers
+            .map(|peer| {
+                let view = self.node.peer_view(peer);
+                let silent = view.filter(|view| view.is_unreachable);
+                let since = silent.and_then(|view| at.checked_sub(now.since(view.heard)));
+                let name = self.machine.name_of(peer);
+                let unreachable_since = since;
+                (peer, portolan::proxy::Node { name, unreachable_since })
+            })
             .collect();
+        let own = portolan::proxy::Node {
+            name: short(self.node.name()),
+            unreachable_since: None,
+        };
         for span in self.machine.spans.values_mut() {
-            let its = names.iter().filter(|(id, name)| span.allows(*id, name));
-            let its: Vec<String> = its.map(|(_, name)| name.clone()).collect();
-            span.programs.set_nodes(&mut span.set, &its);
+            let its = peers.iter().filter(|(id, _)| {
+                let name = self.machine.names.get(id);
+                span.allows(*id, name.map_or("", String::as_str))
+            });
+            let its = its.map(|(_, node)| node.clone());
+            span.set_nodes(std::iter::once(own.clone()).chain(its).collect());
         }
     }
 
@@ -400,9 +412,11 @@ impl Engine {
             Event::Unreachable { peer, since } => {
                 self.is_silent(peer, false);
                 self.unreachable(peer, now.since(since));
+                self.tell_nodes();
             }
             Event::Reachable { peer } => {
                 self.reachable(peer);
+                self.tell_nodes();
                 self.ask_again();
             }
             Event::Over {
@@ -485,10 +499,9 @@ impl Engine {
         if !span.allows(peer, &called) {
             return Err(ResolveFailure::Denied);
         }
-        let listed = span.settings.ports.iter().any(|port| port == name);
-        let found = span.programs.find(&mut span.set, name, listed);
-        let found = found.ok_or(ResolveFailure::NoSuchPort)?;
-        let (key, synchronous, slots) = (span.key, found.synchronous, found.slots);
+        let found = span.find(name).ok_or(ResolveFailure::NoSuchPort)?;
+        let (key, synchronous) = (span.key, found.synchronous);
+        let slots = u32::try_from(found.slots).unwrap_or(u32::MAX);
         let secret = random().map_err(|_| ResolveFailure::Other)?;
         let lent = self.machine.lend(key, name, found);
         let (port, is_new) = lent.ok_or(ResolveFailure::Full)?;
@@ -559,21 +572,9 @@ impl Engine {
 
     fn hear_programs(&mut self, key: DomainKey) {
         while let Some(span) = self.machine.spans.get_mut(&key)
-            && let Some(query) = span.programs.take(&mut span.set)
+            && let Some(query) = span.query()
         {
             self.question(key, query);
-        }
-    }
-
-    /// Asks for a port as a program of the domain does.
-    pub fn ask(&mut self, domain: &str, query: programs::Query) {
-        let mut spans = self.machine.spans.values();
-        match spans.find(|span| span.settings.domain == domain) {
-            Some(span) => {
-                let key = span.key;
-                self.question(key, query);
-            }
-            None => (query.answer)(programs::Found::TimedOut),
         }
     }
 
@@ -596,4 +597,10 @@ impl Engine {
             self.happened.push(lost);
         }
     }
+}
+
+/// A node's name as a domain has it, whose names of nodes are shorter.
+fn short(name: &str) -> String {
+    // Names of nodes have letters of one byte.
+    name.chars().take(portolan_abi::limits::MAX_NODE_NAME).collect()
 }

@@ -92,8 +92,7 @@ impl Engine {
         if lent.synchronous {
             options = options.synchronous();
         }
-        let port = span.domain.bind(options).ok()?;
-        let mut port = ProxyPort::new(port, &node).ok()?;
+        let mut port = span.bind(name, &node, options)?;
         let right = port.make_send();
         port.request_no_more_senders();
         let unreachable = self.node.peer_view(flow.peer);
@@ -360,9 +359,8 @@ impl Engine {
                     None => answer.dropped(),
                 }
             }
-            Outcome::PortDead | Outcome::NodeLost | Outcome::Answered(node::Answer::ServerDead) => {
-                answer.server_dead();
-            }
+            Outcome::PortDead | Outcome::Answered(node::Answer::ServerDead) => answer.server_dead(),
+            Outcome::NodeLost => answer.node_lost(&self.machine.name_of(request.peer)),
             // There is no memory for the answer, or there is none.
             _ => answer.dropped(),
         }

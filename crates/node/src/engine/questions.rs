@@ -7,17 +7,35 @@ use std::time::Duration;
 use portolan_abi::node::{Lent, NodeId, ResolveFailure};
 use portolan_proto::node::{DomainKey, FlowKey};
 
+use portolan::proxy::Query;
+use portolan::{Deadline, SendRight};
+
 use super::Engine;
-use super::programs::{Found, Query};
 
 /// How long it waits between two rounds: at first, and at the most.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
+/// A node that was not seen for so long after a program has named it is none.
+const UNKNOWN_AFTER: Duration = Duration::from_secs(1);
+
+/// The answer to a question.
+enum Found {
+    /// A right on the port, which is on this node.
+    Port(SendRight, String),
+    /// Several nodes have it.
+    Ambiguous(Vec<String>),
+    /// There is no such node.
+    NoSuchNode,
+    /// Nobody waits for it any more.
+    Nothing,
+}
 
 /// A question that is open.
 #[derive(Debug)]
 struct Question {
     domain: DomainKey,
     query: Query,
+    since: Duration,
+    /// When the program stops to wait.
     until: Duration,
     /// Peers that were asked in this round, and have not answered.
     asked: BTreeMap<FlowKey, NodeId>,
@@ -61,7 +79,8 @@ impl Engine {
         self.questions.last += 1;
         let question = Question {
             domain,
-            until: now.saturating_add(query.time_left),
+            since: now,
+            until: now.saturating_add(query.time_left().unwrap_or(Duration::MAX)),
             query,
             asked: BTreeMap::new(),
             found: Vec::new(),
@@ -111,10 +130,25 @@ impl Engine {
         question.again = now.saturating_add(question.pause);
         question.pause = (2 * question.pause).min(PAUSES.1);
         let Some(span) = self.machine.spans.get(&question.domain) else {
-            return self.answer(id, Found::TimedOut);
+            return self.answer(id, Found::Nothing);
         };
+        if !question.query.is_wanted() {
+            return self.answer(id, Found::Nothing);
+        }
         let domain = span.settings.domain.clone();
-        let (name, wanted) = (question.query.name.clone(), question.query.node.clone());
+        let name = question.query.name().to_owned();
+        let wanted = question.query.node().map(str::to_owned);
+        if wanted.as_deref() == Some(self.node.name()) {
+            let right = span.domain.connect(&name, Deadline::NOW);
+            return match (right, wanted) {
+                (Ok(right), Some(own)) => self.answer(id, Found::Port(right, own)),
+                _ => {}
+            };
+        }
+        let is_unknown = wanted.is_some() && !question.knows_node;
+        if is_unknown && now >= question.since.saturating_add(UNKNOWN_AFTER) {
+            return self.answer(id, Found::NoSuchNode);
+        }
         let peers: Vec<NodeId> = self.node.peers().collect();
         for peer in peers {
             let called = self.machine.names.get(&peer).cloned().unwrap_or_default();
@@ -196,20 +230,15 @@ impl Engine {
         }
         let domain = question.domain;
         let found = std::mem::take(&mut question.found);
-        let name = question.query.name.clone();
+        let name = question.query.name().to_owned();
         match &found[..] {
             [] if !is_over => {}
-            [] => {
-                let is_unknown = question.query.node.is_some() && !question.knows_node;
-                let answer = if is_unknown {
-                    Found::NoSuchNode
-                } else {
-                    Found::TimedOut
-                };
-                self.answer(id, answer);
-            }
-            [(_, flow, lent)] => match self.right_on(domain, &name, *flow, lent) {
-                Some(right) => self.answer(id, Found::Port(right)),
+            [] => self.answer(id, Found::Nothing),
+            [(peer, flow, lent)] => match self.right_on(domain, &name, *flow, lent) {
+                Some(right) => {
+                    let node = self.machine.name_of(*peer);
+                    self.answer(id, Found::Port(right, node));
+                }
                 // The domain has no place for another port: it is asked again.
                 None => drop(self.node.close(*flow)),
             },
@@ -231,7 +260,17 @@ impl Engine {
                 // Its answer, when it comes, closes it.
                 let _ = self.node.close(*flow);
             }
-            (question.query.answer)(found);
+            let query = question.query;
+            // Names of nodes are names. If not, the program asks again.
+            match found {
+                Found::Port(right, node) => drop(query.found(right, &node)),
+                Found::Ambiguous(names) => {
+                    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+                    let _ = query.ambiguous(&names);
+                }
+                Found::NoSuchNode => query.no_such_node(),
+                Found::Nothing => {}
+            }
         }
     }
 
@@ -241,7 +280,7 @@ impl Engine {
         let its = all.filter(|(_, question)| question.domain == domain);
         let its: Vec<u64> = its.map(|(id, _)| *id).collect();
         for id in its {
-            self.answer(id, Found::TimedOut);
+            self.answer(id, Found::Nothing);
         }
     }
 }

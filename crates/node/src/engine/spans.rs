@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use portolan::proxy::{self, ProxyPort, Query, SpannedPort};
 use portolan::{
-    Access, Deadline, Domain, Notice, PortOptions, ReceiveRight, SendRight, Token, WaitSet,
-    Waitable,
+    Access, Deadline, Domain, Notice, PortOptions, ReceiveRight, SendRight, Token,
+    WaitSet, Waitable,
 };
 use portolan_abi::node::NodeId;
 use portolan_proto::node::{DomainKey, PortKey, RequestKey};
 
-use super::programs::Programs;
 use crate::config;
 
 /// What a token of a domain's wait set stands for.
@@ -27,17 +27,6 @@ pub(super) enum Thing {
     Programs,
 }
 
-/// A port of this machine that may be let out.
-#[derive(Debug)]
-pub struct Outlet {
-    /// A right on it.
-    pub right: SendRight,
-    /// It takes requests, and not messages.
-    pub synchronous: bool,
-    /// Slots of its queue.
-    pub slots: u32,
-}
-
 /// A domain that is spanned.
 #[derive(Debug)]
 pub(super) struct Span {
@@ -47,37 +36,68 @@ pub(super) struct Span {
     pub(super) set: WaitSet,
     things: BTreeMap<Token, Thing>,
     ends: Token<ReceiveRight>,
-    pub(super) programs: Box<dyn Programs>,
+    programs: Token<proxy::Span>,
     /// Bytes of memory that a message may take: the domain's limit.
     pub(super) most: u64,
 }
 
 impl Span {
+    /// Makes this process the node of a domain, by this name.
     pub(super) fn new(
         key: DomainKey,
         settings: config::Span,
         domain: Domain,
-        programs: Box<dyn Programs>,
+        node: &str,
     ) -> Result<Self, String> {
-        let mut set = WaitSet::new(&domain).map_err(|error| error.to_string())?;
+        let failed = |error: &dyn std::error::Error| error.to_string();
+        let mut set = WaitSet::new(&domain).map_err(|error| failed(&error))?;
         let ends = domain.bind(PortOptions::unnamed());
-        let ends = ends.map_err(|error| error.to_string())?;
-        let ends = set.add(ends).map_err(|refused| refused.why.to_string())?;
+        let ends = ends.map_err(|error| failed(&error))?;
+        let ends = set.add(ends).map_err(|refused| failed(&refused.why))?;
+        let mut programs = proxy::Span::begin(&domain, node).map_err(|error| failed(&error))?;
+        programs.set_ports(settings.ports.iter().cloned());
+        let programs = set.add(programs);
+        let programs = programs.map_err(|refused| failed(&refused.why))?;
         let most = domain.survey().map_or(0, |survey| survey.memory.limit);
-        let mut span = Self {
+        let things = [(ends.any(), Thing::Ends), (programs.any(), Thing::Programs)];
+        Ok(Self {
             key,
             settings,
             domain,
             set,
-            things: BTreeMap::from([(ends.any(), Thing::Ends)]),
+            things: BTreeMap::from(things),
             ends,
             programs,
             most,
-        };
-        if let Some(token) = span.programs.enter(&mut span.set) {
-            span.things.insert(token, Thing::Programs);
+        })
+    }
+
+    /// What a program asks next, if one does.
+    pub(super) fn query(&mut self) -> Option<Query> {
+        let programs = self.set.get_mut(self.programs)?;
+        programs.take(Deadline::NOW).ok()
+    }
+
+    /// The port of this name, if it may be let out.
+    pub(super) fn find(&self, name: &str) -> Option<SpannedPort> {
+        self.set.get(self.programs)?.find(name)
+    }
+
+    /// A port that stands for one of this name on a node.
+    pub(super) fn bind(
+        &self,
+        name: &str,
+        node: &str,
+        options: PortOptions,
+    ) -> Option<ProxyPort> {
+        self.set.get(self.programs)?.bind(name, node, options).ok()
+    }
+
+    /// Programs are told of these nodes.
+    pub(super) fn set_nodes(&mut self, nodes: Vec<proxy::Node>) {
+        if let Some(programs) = self.set.get_mut(self.programs) {
+            programs.set_nodes(nodes);
         }
-        Ok(span)
     }
 
     /// Whether a node's members come in.

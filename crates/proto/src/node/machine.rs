@@ -107,6 +107,11 @@ impl<P: Clone> Node<P> {
         &self.settings
     }
 
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Its name, which it tells its peers from now on: at first its id.
     ///
     /// # Errors
