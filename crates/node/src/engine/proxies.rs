@@ -229,8 +229,10 @@ impl Engine {
         };
         if let Place::Waits(token) = proxy.place
             && let Some(span) = self.machine.spans.get_mut(&proxy.domain)
-            && let Some(port) = span.remove(token)
+            && let Some(mut port) = span.remove(token)
         {
+            // Senders have the room that was made, and wait for the rest.
+            port.pause();
             proxy.place = Place::Parked(Box::new(port));
         }
     }

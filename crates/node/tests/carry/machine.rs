@@ -2,7 +2,6 @@
 //! network whose connections can be cut and stalled.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -166,10 +165,7 @@ impl Machine {
     pub(crate) fn planned(network: &Network, plan: &Plan<'_>) -> Self {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
         let interface = Interface::new(network, plan.name, &clock);
-        // Tests of one process have domains of their own, too.
-        static MACHINES: AtomicU64 = AtomicU64::new(0);
-        let number = MACHINES.fetch_add(1, Ordering::Relaxed);
-        let local = unique(&format!("{}{number}", plan.name));
+        let local = unique(plan.name);
         let mut builder = Domain::builder(&local);
         if let Some(bytes) = plan.memory {
             builder = builder.limit(bytes);
