@@ -451,7 +451,8 @@ impl Engine {
                 self.flow_is_dead(flow);
             }
             Event::Unused { port } => {
-                if self.machine.take_back(port).is_some() {
+                // It may have been lent again before this was heard.
+                if self.node.flows_to(port) == 0 && self.machine.take_back(port).is_some() {
                     self.node.remove_port(now, port, DeadReason::Closed);
                 }
             }

@@ -589,6 +589,11 @@ impl<P: Clone> Node<P> {
         ))
     }
 
+    /// How many flows lead to a port.
+    pub fn flows_to(&self, port: PortKey) -> usize {
+        self.ports.get(&port).map_or(0, |entry| entry.flows.len())
+    }
+
     /// Bytes of a domain that are granted to announced transfers, and the limit.
     pub fn budget_view(&self, domain: DomainKey) -> (u64, u64) {
         let budget = self.budgets.get(&domain);

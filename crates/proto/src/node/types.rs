@@ -382,7 +382,8 @@ pub enum Event<P> {
         /// Messages that were not put into the port.
         lost: Vec<Message<P>>,
     },
-    /// No flow leads to a port of this node any more.
+    /// No flow leads to a port of this node any more, unless one was lent since
+    /// ([`super::Node::flows_to`]).
     Unused {
         /// Which.
         port: PortKey,
