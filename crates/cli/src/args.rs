@@ -9,8 +9,8 @@ use clap::{Parser, Subcommand, ValueEnum};
 use portolan_measure::words;
 
 pub(crate) use port::{
-    CallArgs, MakeArgs, MessageArgs, OutputArgs, PortArgs, PortCommand, ReceiveArgs, SendArgs,
-    ServeArgs, WhereArgs,
+    BindArgs, CallArgs, MakeArgs, MessageArgs, OutputArgs, PortArgs, PortCommand, ReceiveArgs,
+    SendArgs, ServeArgs, WhereArgs,
 };
 
 /// What a command exits with: what holds for all, then what is its own.

@@ -90,6 +90,14 @@ pub(crate) enum CliError {
     /// The peer's: it dropped the request.
     #[error("the server of the port {name:?} dropped the request unanswered")]
     Unanswered { name: String },
+    /// The peer's: its node is silent.
+    #[error("the port {name:?} is on node {node:?}, which is silent")]
+    Unreachable { name: String, node: String },
+    /// The peer's: its node was given up.
+    #[error(
+        "node {node:?} was given up before the port {name:?} answered; the request may have been served"
+    )]
+    NodeLost { name: String, node: String },
     /// What also befalls other programs that start further processes.
     #[error(transparent)]
     Measure(#[from] MeasureError),
@@ -164,6 +172,8 @@ impl CliError {
             | Self::NoAnswer { .. }
             | Self::Full { .. }
             | Self::PortDied { .. }
+            | Self::Unreachable { .. }
+            | Self::NodeLost { .. }
             | Self::Unanswered { .. } => Blame::Peer,
             Self::WrongDigest { .. } | Self::OutOfOrder { .. } => Blame::Portolan,
         }
@@ -208,6 +218,10 @@ impl CliError {
             Self::NoAnswer { .. } => "wait longer (--timeout), or look whether its server hangs",
             Self::Full { .. } => "let the receiver catch up, wait longer (--timeout), or --drop",
             Self::PortDied { .. } => "start its owner again, and repeat the command",
+            Self::Unreachable { .. } => "try again later; `portolan node status` says since when",
+            Self::NodeLost { .. } => {
+                "look at that machine and at the network (`portolan node status`), and repeat the command"
+            }
             Self::Unanswered { .. } => "look at the server's own messages",
             Self::NoTerminal => "run it in a terminal, or add --json for one snapshot",
             Self::NoDomain => "start a program that joins one (`portolan port receive` does)",
@@ -233,9 +247,10 @@ impl CliError {
             Self::NoDomainInTime { .. }
             | Self::NoPort { .. }
             | Self::NothingCame { .. }
+            | Self::Unreachable { .. }
             | Self::NoAnswer { .. } => IN_VAIN,
             Self::Full { .. } => FULL,
-            Self::PortDied { .. } | Self::Unanswered { .. } => DEAD,
+            Self::PortDied { .. } | Self::NodeLost { .. } | Self::Unanswered { .. } => DEAD,
             _ => self.blame().exit_code(),
         }
     }

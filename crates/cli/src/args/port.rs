@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Subcommand;
-use portolan_abi::limits::MAX_NAME;
+use portolan_abi::limits::{MAX_NAME, MAX_NODE_NAME};
 use portolan_abi::name::{RULE, is_name};
 
 use super::{exit_codes, timeout};
@@ -16,6 +16,10 @@ use super::{exit_codes, timeout};
 /// `receive` and `serve` make their domain if it is not there; `send` and `call` find theirs,
 /// and wait for it, and for the port, as long as --timeout says. What is waited for for longer
 /// than a second is told on standard error.
+///
+/// Where this machine's node spans the domain (`portolan node span`), `send` and `call` find ports of
+/// other machines, too, that were bound there with --spanned. `upper@hall` is the port upper on
+/// the node hall.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = concat!(
@@ -43,7 +47,7 @@ pub(crate) enum PortCommand {
 /// Which port of which domain.
 #[derive(Debug, clap::Args)]
 pub(crate) struct WhereArgs {
-    /// The port's name
+    /// The port's name; to send and call, also with its node: name@node
     #[arg(value_parser = port_name)]
     pub(crate) name: String,
     /// The domain's name
@@ -72,6 +76,14 @@ pub(crate) struct MakeArgs {
     /// Permit this group, by number, to join the domain that this command makes; may be repeated
     #[arg(long, value_name = "GID")]
     pub(crate) allow_group: Vec<u32>,
+}
+
+/// What a port is like that a command binds.
+#[derive(Debug, clap::Args)]
+pub(crate) struct BindArgs {
+    /// Let programs on other machines find the port by its name, where nodes span the domain
+    #[arg(long)]
+    pub(crate) spanned: bool,
 }
 
 /// What is in a message.
@@ -116,7 +128,7 @@ pub(crate) struct OutputArgs {
     after_help = concat!(
         "Example:\n  portolan port send frames big.iso --header big.iso\n  tar c . | portolan port send backup - --timeout 600\n  portolan port send log --data hello --drop",
         exit_codes!(
-            "5  there was no such domain or port in time",
+            "5  there was no such domain or port in time, or its node is silent",
             "6  the queue is full",
             "7  the port died",
         ),
@@ -157,6 +169,8 @@ pub(crate) struct ReceiveArgs {
     #[command(flatten)]
     pub(crate) make: MakeArgs,
     #[command(flatten)]
+    pub(crate) bind: BindArgs,
+    #[command(flatten)]
     pub(crate) output: OutputArgs,
     /// End after so many messages
     #[arg(long, short = 'n', default_value_t = 1, value_name = "N")]
@@ -178,11 +192,11 @@ pub(crate) struct ReceiveArgs {
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = concat!(
-        "Example:\n  portolan port call upper --data hello\n  portolan port call upper --data hello --json | jq -r .data_text\n  portolan port call resize photo.raw --output small.raw --timeout 10",
+        "Example:\n  portolan port call upper --data hello\n  portolan port call upper --data hello --json | jq -r .data_text\n  portolan port call resize photo.raw --output small.raw --timeout 10\n  portolan port call upper@hall --domain cameras --data hello",
         exit_codes!(
-            "5  there was no such domain or port in time, or no answer",
+            "5  there was no such domain or port in time, or no answer; or its node is silent",
             "6  the queue is full",
-            "7  the port died, or the server dropped the request: its command failed",
+            "7  the port died or its node was given up, or the server dropped the request: its command failed",
         ),
     )
 )]
@@ -212,7 +226,7 @@ pub(crate) struct CallArgs {
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = concat!(
-        "Example:\n  portolan port serve upper -- tr a-z A-Z\n  portolan port serve greet -- sh -c 'echo hello $PORTOLAN_HEADER'",
+        "Example:\n  portolan port serve upper -- tr a-z A-Z\n  portolan port serve greet -- sh -c 'echo hello $PORTOLAN_HEADER'\n  portolan port serve upper --domain cameras --spanned -- tr a-z A-Z",
         exit_codes!("5  no request came in time"),
     )
 )]
@@ -221,6 +235,8 @@ pub(crate) struct ServeArgs {
     pub(crate) place: WhereArgs,
     #[command(flatten)]
     pub(crate) make: MakeArgs,
+    #[command(flatten)]
+    pub(crate) bind: BindArgs,
     /// End after so many requests (default: never)
     #[arg(long, short = 'n', value_name = "N")]
     pub(crate) count: Option<u64>,
@@ -237,11 +253,19 @@ pub(crate) struct ServeArgs {
 
 /// A name that no port can have would be waited for in vain.
 fn port_name(text: &str) -> Result<String, String> {
-    if is_name(text, MAX_NAME) {
-        Ok(text.to_owned())
-    } else {
-        Err(format!("a port's name has 1 to {MAX_NAME} bytes {RULE}"))
+    let (name, node) = match text.split_once('@') {
+        Some((name, node)) => (name, Some(node)),
+        None => (text, None),
+    };
+    if !is_name(name, MAX_NAME) {
+        return Err(format!("a port's name has 1 to {MAX_NAME} bytes {RULE}"));
     }
+    if node.is_some_and(|node| !is_name(node, MAX_NODE_NAME)) {
+        return Err(format!(
+            "a node's name has 1 to {MAX_NODE_NAME} bytes {RULE}"
+        ));
+    }
+    Ok(text.to_owned())
 }
 
 fn limit(text: &str) -> Result<f64, String> {

@@ -117,6 +117,9 @@ fn ports(contents: &Contents) -> String {
         if port.copied {
             notes.push("copied");
         }
+        if port.spanned {
+            notes.push("spanned");
+        }
         if port.unreachable {
             notes.push("unreachable");
         }
@@ -326,6 +329,7 @@ mod tests {
             state: "open",
             by_urgency: false,
             copied: false,
+            spanned: false,
             node: node.map(str::to_owned),
             unreachable: false,
             depth: 0,

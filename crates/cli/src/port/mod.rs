@@ -131,6 +131,7 @@ fn unsent(reason: SendError, place: &WhereArgs) -> CliError {
             what: format!("the port {name:?} takes messages, and answers none"),
             to_do: "use `portolan port send`",
         },
+        SendError::Unreachable { node, .. } => CliError::Unreachable { name, node },
         other => CliError::library("sending")(other),
     }
 }
@@ -154,6 +155,7 @@ fn call(args: &CallArgs) -> Result<()> {
         RequestError::TimedOut => CliError::NoAnswer { name },
         RequestError::Dropped => CliError::Unanswered { name },
         RequestError::ServerDead => CliError::PortDied { name },
+        RequestError::NodeLost { node } => CliError::NodeLost { name, node },
         other => CliError::library("calling")(other),
     })?;
     output.message(&answer)
@@ -163,7 +165,7 @@ fn receive(args: &ReceiveArgs) -> Result<()> {
     let domain = place::make(&args.place, &args.make, "receive")?;
     let queue = args.queue.map_or(QUEUE, usize::from);
     let options = PortOptions::named(&args.place.name).queue(queue);
-    let mut port = place::bind(&domain, options)?;
+    let mut port = place::bind(&domain, &args.bind, options)?;
     let mut output = Output::open(&args.output)?;
     let mut left = args.count;
     let mut waiting = Some(place::awaiting(&args.place, args.timeout, "a message"));

@@ -8,7 +8,7 @@ use portolan::{
 };
 
 use super::waiting::Waiting;
-use crate::args::{MakeArgs, WhereArgs};
+use crate::args::{BindArgs, MakeArgs, WhereArgs};
 use crate::error::{CliError, Result};
 use crate::ls;
 
@@ -41,8 +41,16 @@ pub(super) fn deadline(seconds: Option<f64>) -> Deadline {
     })
 }
 
-/// Joins the domain that a command names, and makes it if it is not there.
+/// Joins the domain that a command names, and makes it if it is not there, for a port of its own.
 pub(super) fn make(place: &WhereArgs, make: &MakeArgs, what: &str) -> Result<Domain> {
+    if let Some((name, node)) = place.name.split_once('@') {
+        return Err(CliError::Refused {
+            what: format!(
+                "a port is bound on this machine, and {name:?} is asked for on node {node:?}"
+            ),
+            to_do: "leave the node out; --spanned lets other machines find the port",
+        });
+    }
     let mut builder = builder(place, what);
     for user in &make.allow_user {
         builder = builder.allow_user(*user);
@@ -79,6 +87,12 @@ pub(super) fn find(place: &WhereArgs, what: &str, seconds: f64) -> Result<(Domai
             domain: place.domain.clone(),
         },
         ConnectError::BadName { .. } => CliError::refused(&error, ANOTHER_NAME),
+        ConnectError::Ambiguous { .. } => CliError::refused(&error, "name the node: name@node"),
+        ConnectError::NoSuchNode { .. } => CliError::refused(&error, "check the node's name"),
+        ConnectError::NoNode => CliError::Refused {
+            what: format!("no node spans the domain {:?} on this machine", place.domain),
+            to_do: "run one (`portolan node up`), and have it span the domain (`portolan node span`)",
+        },
         other => CliError::library("connecting to the port")(other),
     })?;
     Ok((domain, right))
@@ -136,7 +150,12 @@ fn others() -> String {
     }
 }
 
-pub(super) fn bind(domain: &Domain, options: PortOptions) -> Result<ReceiveRight> {
+pub(super) fn bind(domain: &Domain, args: &BindArgs, options: PortOptions) -> Result<ReceiveRight> {
+    let options = if args.spanned {
+        options.spanned()
+    } else {
+        options
+    };
     domain.bind(options).map_err(|error| match error {
         BindError::BadName { .. } => CliError::refused(&error, ANOTHER_NAME),
         BindError::NameTaken { .. } => CliError::refused(

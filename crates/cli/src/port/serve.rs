@@ -42,7 +42,7 @@ pub(super) fn run(args: &ServeArgs) -> Result<()> {
     let options = PortOptions::named(&args.place.name)
         .queue(QUEUE)
         .synchronous();
-    let mut port = place::bind(&domain, options)?;
+    let mut port = place::bind(&domain, &args.bind, options)?;
     let mut waiting = Some(place::awaiting(&args.place, args.timeout, "a request"));
     let mut served = 0;
     while args.count.is_none_or(|count| served < count) {

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `messages` | what is sent and received, called and answered |
 //! | `serve` | a command that answers requests |
+//! | `spanned` | ports of other machines, found through a node, and ports that are let out to it |
 //! | `places` | domains and ports that are found or made, and what is told while one waits |
 //! | `scene` | the command at work beside a test |
 
@@ -11,5 +12,6 @@ mod messages;
 mod places;
 mod scene;
 mod serve;
+mod spanned;
 #[path = "../support/mod.rs"]
 mod support;

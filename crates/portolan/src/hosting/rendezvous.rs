@@ -11,6 +11,7 @@ use super::host::Host;
 use super::place::place;
 use super::watch::Control;
 use super::{Role, membership_thread};
+use crate::proxy::span_by_node;
 use crate::space::Builder;
 use crate::space::JoinError;
 use crate::space::Member;
@@ -84,7 +85,13 @@ impl Builder {
     /// created.
     pub fn join(self) -> Result<Domain, JoinError> {
         self.check()?;
-        join(&self)
+        let deadline = Instant::now() + self.deadline;
+        let domain = join(&self, deadline)?;
+        if self.spanning {
+            // The node joins by itself, so nothing is held here that it needs.
+            span_by_node(&self, &domain, deadline)?;
+        }
+        Ok(domain)
     }
 
     /// Creates a domain that only this process is in: no socket, no thread. For tests.
@@ -99,8 +106,7 @@ impl Builder {
 }
 
 /// Joins, or creates.
-fn join(settings: &Builder) -> Result<Domain, JoinError> {
-    let deadline = Instant::now() + settings.deadline;
+fn join(settings: &Builder, deadline: Instant) -> Result<Domain, JoinError> {
     let address = settings.address();
     let place = place(&address);
     let search = Search {

@@ -15,6 +15,7 @@
 //!
 //! | step | call |
 //! |---|---|
+//! | serve programs that have it span a domain ([`Builder::spanning`](crate::Builder::spanning)) | [`programs_socket`] |
 //! | be asked for names that a program does not find in its domain | [`Span::take`] |
 //! | find a port that is let out; bind the proxy of one elsewhere | [`Span::find`], [`Span::bind`] |
 //! | take it off the proxy port, with its kind | [`ProxyPort::take`] |
@@ -61,10 +62,13 @@
 
 mod answer;
 mod incoming;
+mod programs;
 mod span;
 
 pub use answer::{Answer, Answered};
 pub use incoming::Incoming;
+pub(crate) use programs::span as span_by_node;
+pub use programs::{programs_socket, state_directory};
 pub use span::{Node, Query, Span, SpannedPort};
 
 use crate::port::{check_node, may_travel};

@@ -208,6 +208,43 @@ pub enum JoinError {
         /// What it should be.
         wanted: u64,
     },
+    /// The state's: no node serves this user on this machine, and one is to span the domain
+    /// ([`Builder::spanning`](super::Builder::spanning)).
+    #[error(
+        "no node serves this user's programs at {socket}: run one (`portolan node up`), or name its socket in PORTOLAN_NODE_SOCKET"
+    )]
+    NoNode {
+        /// Where it would serve them.
+        socket: String,
+    },
+    /// A stranger's: the node's socket belongs to a user who is neither this one nor root.
+    #[error(
+        "the node's socket {socket} belongs to user {found} and not to user {user} or root: not connected"
+    )]
+    StrangeNode {
+        /// The socket.
+        socket: String,
+        /// Who listens.
+        found: u32,
+        /// Our user.
+        user: u32,
+    },
+    /// The node's: it did not say in time that it spans the domain.
+    #[error("this machine's node did not answer within {waited:?}{}", node_silent(.holder))]
+    NodeSilent {
+        /// How long we waited.
+        waited: Duration,
+        /// The node, if it can be told.
+        holder: Option<Holder>,
+    },
+    /// The node's: it does not span the domain.
+    #[error("this machine's node does not span the domain {domain:?}: {why}")]
+    NodeRefused {
+        /// The domain's name.
+        domain: String,
+        /// What it says.
+        why: String,
+    },
     /// The machine's: no memory for the domain's tables.
     #[error("no memory for the domain's tables: {0}")]
     Memory(#[source] AllocateError),
@@ -278,6 +315,19 @@ fn silent(holder: &Option<Holder>) -> String {
             process(holder)
         ),
         None => "; they may be stopped".to_owned(),
+    }
+}
+
+/// Why a node may not have answered.
+fn node_silent(holder: &Option<Holder>) -> String {
+    match holder {
+        Some(holder) if holder.stopped => format!(
+            ": it is {}, which is stopped; `kill -CONT {}` lets it go on",
+            process(holder),
+            holder.pid
+        ),
+        Some(holder) => format!(": it is {}; its log may say more", process(holder)),
+        None => String::new(),
     }
 }
 

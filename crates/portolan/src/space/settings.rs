@@ -47,6 +47,8 @@ pub struct Builder {
     pub(crate) directory: Option<PathBuf>,
     /// Whether a domain that is not there is created.
     pub(crate) create: bool,
+    /// Whether this machine's node is to span it.
+    pub(crate) spanning: bool,
     /// The effective user of this process.
     pub(crate) user: u32,
     /// Whose domain it is.
@@ -69,6 +71,7 @@ impl Builder {
             deadline: DEADLINE,
             directory: None,
             create: true,
+            spanning: false,
             user,
             owner: user,
         }
@@ -154,6 +157,32 @@ impl Builder {
     /// ```
     pub fn create(mut self, create: bool) -> Self {
         self.create = create;
+        self
+    }
+
+    /// Has this machine's node span the domain, which then reaches over all nodes that span a domain of
+    /// this name: see [`Domain::connect`](crate::Domain::connect). Joining fails if no node runs, or
+    /// if it refuses; a domain that it spans already is left as it is. A private domain is never
+    /// spanned.
+    ///
+    /// A name is found from other machines only if its port is bound
+    /// [`spanned`](crate::PortOptions::spanned).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use portolan::{Domain, JoinError};
+    /// # let name = format!("doc-spanning-{}", std::process::id());
+    /// # if std::env::var_os("PORTOLAN_NODE_SOCKET").is_some() { return Ok(()); }
+    /// match Domain::builder(&name).spanning().join() {
+    ///     Ok(domain) => println!("{:?}", domain.name()),
+    ///     Err(JoinError::NoNode { socket }) => println!("nobody serves {socket}: portolan node up"),
+    ///     Err(error) => return Err(error),
+    /// }
+    /// # Ok::<(), JoinError>(())
+    /// ```
+    pub fn spanning(mut self) -> Self {
+        self.spanning = true;
         self
     }
 

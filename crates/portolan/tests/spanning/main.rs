@@ -2,6 +2,8 @@
 //! is asked for names, and answers, or does not.
 
 mod answers;
+mod deaths;
+mod programs;
 
 use portolan::proxy::{ProxyPort, Span};
 use portolan::{ConnectError, Deadline, Domain, PortOptions, SendRight};
