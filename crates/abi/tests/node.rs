@@ -1,13 +1,16 @@
 //! The bytes of the records between nodes, as they have been since the wire has its version, and
 //! what becomes of bytes that are almost these.
 
+use portolan_abi::FORMAT_VERSION;
 use portolan_abi::codec::DecodeError;
+use portolan_abi::connect::OfferName;
 use portolan_abi::limits::{MAX_EXTENTS, MAX_HEADER};
 use portolan_abi::node::{
-    ANSWERS, Announce, AssociationId, Bye, ByeReason, Dead, DeadReason, FragmentHead, FragmentKind,
-    Hello, HelloBody, INLINE, Lent, MAX_FRAGMENT, MAX_KNOWN, MAX_RECORD, MessageBody,
-    MessageRecord, NodeId, Ping, PortId, Record, RecordFlags, RecordHead, RecordKind, Resolve,
-    ResolveFailure, Sent, Versions,
+    ANSWERS, Announce, Asks, AssociationId, Bye, ByeReason, Dead, DeadReason, FragmentHead,
+    FragmentKind, Hello, HelloBody, INLINE, Lent, MAX_FRAGMENT, MAX_KNOWN, MAX_RECORD, MessageBody,
+    MessageRecord, NamesAnswer, NamesQuestion, NodeEntry, NodeId, NodeName, Ping, PortId, Record,
+    RecordFlags, RecordHead, RecordKind, Resolve, ResolveFailure, Says, Sent, SpanAnswer,
+    SpanOutcome, SpanRequest, Versions,
 };
 use portolan_abi::slot::Kind;
 
@@ -29,6 +32,8 @@ fn hello() -> Hello {
             cluster: [0xcc; 16],
             node: NodeId([0xaa; 16]),
             incarnation: 9,
+            run: [0xdd; 16],
+            name: 4,
             known: 1,
             association: Some(AssociationId {
                 smaller: 3,
@@ -39,6 +44,7 @@ fn hello() -> Hello {
             transfers: 7,
             requests: 8,
         },
+        name: "roof".to_owned(),
         known: vec![NodeId([0xbb; 16])],
     }
 }
@@ -78,9 +84,10 @@ fn examples() -> Vec<(Record<'static>, &'static str)> {
         (
             Record::Hello(hello()),
             "50544e48 01000200 08070605 04030201 cccccccc cccccccc cccccccc cccccccc \
-             aaaaaaaa aaaaaaaa aaaaaaaa aaaaaaaa 09000000 00000000 01000000 01000000 \
-             03000000 00000000 04000000 00000000 05000000 00000000 06000000 07000000 \
-             08000000 00000000 bbbbbbbb bbbbbbbb bbbbbbbb bbbbbbbb",
+             aaaaaaaa aaaaaaaa aaaaaaaa aaaaaaaa 09000000 00000000 dddddddd dddddddd \
+             dddddddd dddddddd 01040000 01000000 03000000 00000000 04000000 00000000 \
+             05000000 00000000 06000000 07000000 08000000 00000000 726f6f66 bbbbbbbb \
+             bbbbbbbb bbbbbbbb bbbbbbbb",
         ),
         (Record::Resumed, ""),
         (
@@ -97,6 +104,8 @@ fn examples() -> Vec<(Record<'static>, &'static str)> {
             }),
             "03000000 00000000",
         ),
+        (Record::Renew(b"request"), "72657175 657374"),
+        (Record::Renewed(b"certificate"), "63657274 69666963 617465"),
         (
             Record::Message(message(Kind::Request)),
             "01010000 03000000 02000000 05000000 11000000 00000000 01000000 00000000 \
@@ -352,4 +361,49 @@ fn fragments_have_these_bytes() {
     assert!(of(Opens, 0, 64) && !of(Opens, 1, 64) && !of(Opens, 0, MAX_RECORD + 1));
     assert!(of(Data, 1 << 40, 1) && !of(Data, 0, 0) && !of(Data, 0, MAX_FRAGMENT + 1));
     assert!(!of(Data, u64::MAX, 1) && of(Aborts, 0, 0) && !of(Aborts, 0, 1));
+}
+
+/// What programs and their machine's node say, which may be of two builds.
+#[test]
+fn what_programs_and_their_node_say_has_these_bytes() {
+    let format = FORMAT_VERSION.to_le_bytes();
+    let format: String = format.iter().map(|b| format!("{b:02x}")).collect();
+    let request = SpanRequest::new("cameras", 1000, Some(b"/run"));
+    let expected = format!("50545053 01000000 {format} e8030000 07000400 63616d65 7261732f 72756e");
+    assert_eq!(hex(&request.encode()), expected);
+    let answer = SpanAnswer::new(SpanOutcome::Failed, "full");
+    let expected = format!("50545053 01000000 {format} 03000400 66756c6c");
+    assert_eq!(hex(&answer.encode()), expected);
+    let question = NamesQuestion {
+        asks: Asks::Port,
+        from: 0,
+        name: OfferName::new("up"),
+        node: NodeName::new("hall"),
+    };
+    let text = |bytes: usize, words: &str| {
+        let zeros = bytes - words.split(' ').map(|word| word.len() / 2).sum::<usize>();
+        format!("{words}{}", "00".repeat(zeros)).replace(' ', "")
+    };
+    let expected = [
+        "0100000000000000",
+        "01",
+        &text(64, "7570"),
+        "01",
+        &text(32, "68616c6c"),
+    ];
+    assert_eq!(hex(&question.encode()).replace(' ', ""), expected.concat());
+    let answer = NamesAnswer {
+        says: Says::Nodes,
+        all: 1,
+        entries: vec![NodeEntry {
+            name: NodeName::new("hall").unwrap(),
+            silent_since: 9,
+        }],
+    };
+    let expected = [
+        "0400010001000000",
+        &text(32, "68616c6c"),
+        "0900000000000000",
+    ];
+    assert_eq!(hex(&answer.encode()).replace(' ', ""), expected.concat());
 }

@@ -11,6 +11,7 @@
 //! | [`token`] | the line that lets a newcomer in |
 //! | [`invitations`] | tokens that were given out, each good once |
 //! | [`join`] | what a newcomer and the node that lets it in say to one another |
+//! | [`engine`] | what carries messages between this machine's domains and those of others |
 //! | [`audit`] | who was let in, refused, forgotten |
 //! | [`lab`] | nodes on one machine, and a command beside each |
 //! | [`up`] | a running node: its listener, its links, its control socket |
@@ -19,6 +20,7 @@
 pub mod audit;
 pub mod authority;
 pub mod config;
+pub mod engine;
 mod error;
 pub mod invitations;
 pub mod join;

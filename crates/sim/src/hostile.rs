@@ -100,6 +100,8 @@ impl Hostile {
                 cluster: [if rarely { 8 } else { 7 }; 16],
                 node: ID,
                 incarnation: 1 + self.chance.below(2),
+                run: [1; 16],
+                name: 0,
                 known: 0,
                 association: None,
                 proposal: self.proposal,
@@ -107,6 +109,7 @@ impl Hostile {
                 transfers: 4,
                 requests: 4,
             },
+            name: "hostile".to_owned(),
             known: vec![NodeId([1; 16])],
         };
         let bytes = Record::Hello(hello).with(Sent::default());

@@ -73,6 +73,8 @@ pub(super) fn node(machine: &mut Machine) -> Node<()> {
         cluster: [7; 16],
         node: PEER,
         incarnation: 1,
+        run: [1; 16],
+        name: 0,
         known: 0,
         association: None,
         proposal: 1,
@@ -80,8 +82,8 @@ pub(super) fn node(machine: &mut Machine) -> Node<()> {
         transfers: 9,
         requests: 9,
     };
-    let known = Vec::new();
-    for record in [Record::Hello(Hello { body, known }), Record::Resumed] {
+    let (name, known) = ("peer".to_owned(), Vec::new());
+    for record in [Record::Hello(Hello { body, name, known }), Record::Resumed] {
         let bytes = record.with(Sent::default());
         node.receive(NOW, WIRE_TO_PEER, &bytes, machine);
     }

@@ -2,7 +2,12 @@
 
 use super::node_id::NodeId;
 use crate::codec::{DecodeError, Reader};
+use crate::join::MAX_NODE_NAME;
+use crate::name::is_name;
 use crate::{codes, record};
+
+/// Bytes of what a node asks to be signed, and of a certificate, at the most.
+pub const MAX_CERTIFICATE: usize = 8192;
 
 /// Nodes that a [`Hello`] names at the most.
 pub const MAX_KNOWN: usize = 64;
@@ -64,8 +69,12 @@ record! {
         pub node: NodeId,
         /// How often it has started.
         pub incarnation: u64,
+        /// A random number of the run that began then. Two nodes with one identity differ in it.
+        pub run: [u8; 16],
         has association,
-        _: 3,
+        /// Bytes of its name, which stands behind.
+        pub name: u8,
+        _: 2,
         /// How many nodes are named behind.
         pub known: usize,
         /// The association that it has with the receiver.
@@ -81,13 +90,16 @@ record! {
         _: 4,
     }
     check |it| it.known <= MAX_KNOWN && it.proposal != 0
+        && (1..=MAX_NODE_NAME).contains(&usize::from(it.name))
 }
 
 /// "This is me": the first record of each connection, in both directions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// What is always there. Its `known` is ignored by the encoder.
+    /// What is always there. Its `known` and its `name` are ignored by the encoder.
     pub body: HelloBody,
+    /// The sender's name, for people and for lists of nodes that may come in.
+    pub name: String,
     /// Nodes that the sender knows.
     pub known: Vec<NodeId>,
 }
@@ -97,17 +109,22 @@ impl Hello {
         let count = self.known.len().min(MAX_KNOWN);
         let body = HelloBody {
             known: count,
+            name: u8::try_from(self.name.len()).unwrap_or(u8::MAX),
             ..self.body
         };
         out.extend(body.encode());
+        out.extend(self.name.as_bytes());
         let known = self.known.iter().take(count);
         known.for_each(|node| out.extend(node.0));
     }
 
     pub(super) fn get(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
         let body: HelloBody = from.field("hello")?;
+        let name = std::str::from_utf8(from.bytes(usize::from(body.name))?);
+        let name = name.ok().filter(|name| is_name(name, MAX_NODE_NAME));
+        let name = name.ok_or(DecodeError::Value { field: "name" })?.to_owned();
         let known = from.list("known", body.known)?;
-        Ok(Self { body, known })
+        Ok(Self { body, name, known })
     }
 }
 

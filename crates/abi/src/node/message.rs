@@ -22,7 +22,8 @@ record! {
         pub extents: usize,
         /// Payload bytes that stand in this record: all, or none.
         pub inline: u32,
-        /// When it should be dealt with.
+        /// When it should be dealt with: the nanoseconds that are left; with the highest bit, a
+        /// priority.
         pub urgency: Option<u64>,
         has time_left,
         _: 7,

@@ -44,7 +44,9 @@ mod programs;
 mod record;
 
 pub use fragment::{FRAGMENT_MAGIC, FragmentHead, FragmentKind, MAX_FRAGMENT};
-pub use greeting::{AssociationId, Bye, ByeReason, Hello, HelloBody, MAX_KNOWN, Ping, Versions};
+pub use greeting::{
+    AssociationId, Bye, ByeReason, Hello, HelloBody, MAX_CERTIFICATE, MAX_KNOWN, Ping, Versions,
+};
 pub use message::{INLINE, MessageBody, MessageRecord, lengths_sum};
 pub use names::{Asks, NODE_PORT, NamesAnswer, NamesQuestion, NodeEntry, NodeName, Says};
 pub use node_id::{NodeId, NodeIdError};

@@ -1,6 +1,6 @@
 //! Lays out the head of a record, and tells the kinds of records apart.
 
-use super::greeting::{Bye, Hello, Ping};
+use super::greeting::{Bye, Hello, MAX_CERTIFICATE, Ping};
 use super::message::{INLINE, MessageBody, MessageRecord};
 use super::node_id::NodeId;
 use crate::codec::{DecodeError, Field, Reader, Writer};
@@ -26,6 +26,10 @@ codes! {
         Ping = 3,
         /// [`Record::Bye`].
         Bye = 4,
+        /// [`Record::Renew`].
+        Renew = 5,
+        /// [`Record::Renewed`].
+        Renewed = 6,
         /// [`Record::Message`].
         Message = 8,
         /// [`Record::Answer`].
@@ -324,6 +328,10 @@ pub enum Record<'a> {
     Ping(Ping),
     /// "I go."
     Bye(Bye),
+    /// "Sign my key again": a signing request. Asked of all peers; those that can, answer.
+    Renew(&'a [u8]),
+    /// The certificate.
+    Renewed(&'a [u8]),
     /// A message of a flow: the number is its own.
     Message(MessageRecord<'a>),
     /// The answer to a request.
@@ -405,6 +413,14 @@ impl<'a> Record<'a> {
             Self::Bye(bye) => {
                 out.extend(bye.encode());
                 K::Bye
+            }
+            Self::Renew(request) => {
+                out.extend(*request);
+                K::Renew
+            }
+            Self::Renewed(certificate) => {
+                out.extend(*certificate);
+                K::Renewed
             }
             Self::Message(message) => {
                 message.put(out);
@@ -504,6 +520,8 @@ impl<'a> Record<'a> {
             K::Resumed => Self::Resumed,
             K::Ping => Self::Ping(from.field("ping")?),
             K::Bye => Self::Bye(from.field("bye")?),
+            K::Renew => Self::Renew(certificate(head, from)?),
+            K::Renewed => Self::Renewed(certificate(head, from)?),
             K::Message => Self::Message(MessageRecord::get(from, false)?),
             K::Answer => Self::Answer(MessageRecord::get(from, true)?),
             K::Ack if head.flow == super::ANSWERS => {
@@ -567,6 +585,17 @@ impl<'a> Resolve<'a> {
         let record = "Resolve";
         let valid = resolve.can_be().then_some(resolve);
         valid.ok_or(DecodeError::Check { record })
+    }
+}
+
+/// All that follows the head.
+fn certificate<'a>(head: &RecordHead, from: &mut Reader<'a>) -> Result<&'a [u8], DecodeError> {
+    let length = (head.length as usize).saturating_sub(RecordHead::BYTES);
+    match (1..=MAX_CERTIFICATE).contains(&length) {
+        true => from.bytes(length),
+        false => Err(DecodeError::Value {
+            field: "certificate",
+        }),
     }
 }
 

@@ -37,6 +37,8 @@ pub struct Room {
     to: Attached,
     /// The value of the word when the wait for it was announced last.
     announced: u32,
+    /// So many slots must be free.
+    least: usize,
 }
 
 impl SendRight {
@@ -45,12 +47,49 @@ impl SendRight {
         Room {
             to: self.to.clone(),
             announced: 0,
+            least: 1,
         }
     }
 }
 
 impl Room {
-    /// Whether a message may be sent, as things are.
+    /// Room for so many messages; for more than half of the queue's, the half.
+    ///
+    /// ```
+    /// use portolan::{Access, Deadline, Domain, Message, PortOptions, WaitSet, WhenFull};
+    /// let domain = Domain::private()?;
+    /// let mut port = domain.bind(PortOptions::unnamed().queue(16))?;
+    /// let right = port.make_send();
+    /// while right.send(Message::new(b"1")?, WhenFull::Fail).is_ok() {}
+    /// port.receive(Access::Later, Deadline::NOW)?;
+    /// let mut set = WaitSet::new(&domain)?;
+    /// let token = set.add(right.room().for_messages(3))?;
+    /// assert!(set.wait(Deadline::NOW)?.is_empty());
+    /// while port.receive(Access::Later, Deadline::NOW).is_ok() {}
+    /// assert_eq!(set.wait(Deadline::NEVER)?.next(), Some(token.any()));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn for_messages(mut self, messages: usize) -> Self {
+        let half = self.to.queue().slots() / 2;
+        self.least = messages.min(half).max(1);
+        self
+    }
+
+    /// Messages for which there is room, as things are, if the port lives.
+    pub fn free(&self) -> usize {
+        if self.to.member.present().is_err() {
+            return 0;
+        }
+        let queue = self.to.queue();
+        // What was taken may have its slot still.
+        match queue.has_room() {
+            true => queue.slots().saturating_sub(queue.depth()).max(1),
+            false => 0,
+        }
+    }
+
+    /// Whether a message may be sent, or [so many](Self::for_messages), as things are.
     pub fn is_there(&self) -> bool {
         if self.to.member.present().is_err() {
             // A send says it.
@@ -60,6 +99,7 @@ impl Room {
         // Acquire, and after the look at the slots: they may be another port's.
         let has_room = queue.has_room();
         let status = PortStatus::unpack(queue.port.control.status.load(Ordering::Acquire));
+        let has_room = has_room && (self.least == 1 || self.free() >= self.least);
         has_room || !super::rights::is_live(status, self.to.port)
     }
 }

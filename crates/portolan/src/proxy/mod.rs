@@ -178,6 +178,32 @@ impl ProxyPort {
         }
     }
 
+    /// Says that nothing more is taken for a while, though there may be something: senders that wait
+    /// for room learn what has been made. A receiver tells them otherwise when half of the queue is
+    /// free, or when it finds nothing more.
+    ///
+    /// ```
+    /// use portolan::proxy::ProxyPort;
+    /// use portolan::{Deadline, Domain, Message, PortOptions, WhenFull};
+    /// use std::time::Duration;
+    /// let domain = Domain::private()?;
+    /// let port = domain.bind(PortOptions::unnamed())?;
+    /// let right = port.make_send();
+    /// let mut proxy = ProxyPort::new(port, "hall").map_err(|refused| refused.why)?;
+    /// while right.send(Message::new(b"1")?, WhenFull::Fail).is_ok() {}
+    /// let waits = std::thread::spawn(move || {
+    ///     let soon = Deadline::after(Duration::from_secs(10));
+    ///     right.send(Message::new(b"2").unwrap(), soon).is_ok()
+    /// });
+    /// let _taken = (proxy.take(Deadline::NOW)?, proxy.take(Deadline::NOW)?);
+    /// proxy.pause();
+    /// assert!(waits.join().expect("it ends"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn pause(&mut self) {
+        self.port.settle();
+    }
+
     /// How many messages [`take`](Self::take) has dropped because they could not travel.
     pub fn left_behind(&self) -> u64 {
         self.left_behind

@@ -2,10 +2,10 @@
 
 use crate::{Proxied, structure, with_segment};
 use portolan::channel::ChannelOptions;
-use portolan::proxy::{ProxyPort, Taken};
+use portolan::proxy::{Answered, ProxyPort, Taken, asks_for};
 use portolan::{
     Access, Deadline, Domain, Message, Notice, PortOptions, ReceiveError, RequestError, Right,
-    Urgency, WaitSet, WhenFull,
+    SendRight, Urgency, WaitSet, WhenFull,
 };
 use std::time::{Duration, Instant};
 
@@ -100,6 +100,45 @@ fn each_kind_of_answer_reaches_the_client() {
         let answer = pending.as_mut().unwrap().wait(Access::Later, Deadline::NOW);
         assert_eq!(answer.unwrap().header(), b"again");
     }
+}
+
+/// Its client may be a node itself, which passes it on.
+#[test]
+fn a_request_whose_node_is_given_up_ends_as_that() {
+    let mut f = Proxied::new(PortOptions::unnamed().synchronous());
+    let ask = |right: &SendRight| {
+        right
+            .begin_request(Message::default(), WhenFull::Fail)
+            .unwrap()
+    };
+    let mut first = Proxied::new(PortOptions::unnamed().synchronous());
+    let mut client = ask(&first.right);
+    let (_, to_client) = first.request();
+    let asks = asks_for(f.right.clone(), "roof").unwrap();
+    let mut set = WaitSet::new(&f.domain).unwrap();
+    let carried = set.add(ask(&asks)).unwrap();
+    f.request().1.node_lost("cellar");
+    assert_eq!(set.wait(Deadline::NOW).unwrap().next(), Some(carried.any()));
+    let lost = Answered::take(set.get_mut(carried).unwrap()).unwrap();
+    assert!(matches!(&lost, Answered::NodeLost { node } if node == "cellar"));
+    to_client.give(lost).unwrap();
+    let lost = client.wait(Access::Later, Deadline::NOW).unwrap_err();
+    assert!(
+        matches!(&lost, RequestError::NodeLost { node } if node == "cellar"),
+        "{lost}"
+    );
+    // What is no node's name is told as less, and a client that is gone is not told.
+    let mut client = ask(&f.right);
+    f.request().1.node_lost("a@b");
+    let dead = client.wait(Access::Later, Deadline::NOW);
+    assert!(matches!(dead, Err(RequestError::ServerDead)), "{dead:?}");
+    drop(ask(&f.right));
+    f.request().1.node_lost("cellar");
+    // The reply ports are as good as before.
+    let mut client = ask(&f.right);
+    f.request().1.reply(Message::new(b"here").unwrap()).unwrap();
+    let answer = client.wait(Access::Later, Deadline::NOW).unwrap();
+    assert_eq!(answer.header(), b"here");
 }
 
 #[test]

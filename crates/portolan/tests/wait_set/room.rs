@@ -323,3 +323,32 @@ fn ports_of_a_killed_receiver_are_named() {
     }
     assert!(rights.iter().all(|right| !right.is_live()));
 }
+
+/// A node promises slots, and leaves some of them to senders of its own machine.
+#[test]
+fn room_for_several_messages_is_named_when_so_many_slots_are_free() {
+    let domain = Domain::private().unwrap();
+    let mut port = domain.bind(PortOptions::unnamed().queue(16)).unwrap();
+    let right = port.make_send();
+    fill(&right);
+    assert_eq!(right.room().free(), 0);
+    let mut set = WaitSet::new(&domain).unwrap();
+    let token = set.add(right.room().for_messages(3)).unwrap();
+    for _ in 0..2 {
+        port.receive(Access::Later, Deadline::NOW).unwrap();
+    }
+    assert!(set.wait(Deadline::NOW).unwrap().is_empty());
+    port.receive(Access::Later, Deadline::NOW).unwrap();
+    // It is told of at the latest when the receiver looks in vain.
+    empty(&mut port);
+    assert_eq!(set.wait(Deadline::NOW).unwrap().next(), Some(token.any()));
+    let slots = right.room().free();
+    assert!(slots >= 16, "{slots}");
+    // More than half of the queue is never waited for.
+    assert!(set.remove(token).is_some());
+    for _ in 0..slots / 2 {
+        right.send(Message::default(), WhenFull::Fail).unwrap();
+    }
+    let token = set.add(right.room().for_messages(slots)).unwrap();
+    assert_eq!(set.wait(Deadline::NOW).unwrap().next(), Some(token.any()));
+}

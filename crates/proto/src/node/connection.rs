@@ -6,7 +6,9 @@
 
 use super::types::Authenticated;
 use crate::Time;
-use portolan_abi::node::{AssociationId, Bye, ByeReason, Hello, NodeId, Ping, Record, Sent};
+use portolan_abi::node::{
+    AssociationId, Bye, ByeReason, Hello, NodeId, Ping, Record, RecordFlags, Sent,
+};
 
 /// One connection.
 #[derive(Debug)]
@@ -27,6 +29,9 @@ pub(super) struct Connection {
     pub(super) echo: Option<(u64, Time)>,
     /// A ping is due.
     pub(super) ping: bool,
+    /// It asks for a certificate with this, and answers with that.
+    pub(super) renew: Option<Vec<u8>>,
+    pub(super) renewed: Option<Vec<u8>>,
     /// It says this, and then nothing.
     pub(super) bye: Option<ByeReason>,
     is_bye_sent: bool,
@@ -45,6 +50,8 @@ impl Connection {
             said: now,
             echo: None,
             ping: false,
+            renew: None,
+            renewed: None,
             bye: None,
             is_bye_sent: false,
         }
@@ -69,6 +76,21 @@ impl Connection {
                 held,
             };
             return Some(Record::Ping(ping).with(sent));
+        }
+        // A build that does not know these goes on without.
+        let sent = Sent {
+            flags: RecordFlags::OPTIONAL,
+            ..sent
+        };
+        if self.met
+            && let Some(request) = self.renew.take()
+        {
+            return Some(Record::Renew(&request).with(sent));
+        }
+        if self.met
+            && let Some(certificate) = self.renewed.take()
+        {
+            return Some(Record::Renewed(&certificate).with(sent));
         }
         None
     }

@@ -9,8 +9,8 @@ use super::violation::{Over, Violation};
 use crate::Time;
 use core::time::Duration;
 use portolan_abi::node::{
-    ANSWERS, ByeReason, CONTROL, Hello, HelloBody, MAX_FLOWS, MAX_KNOWN, MAX_TRANSFERS, NodeId,
-    Record, RecordFlags, RecordKind, WIRE,
+    ANSWERS, ByeReason, CONTROL, Hello, HelloBody, MAX_CERTIFICATE, MAX_FLOWS, MAX_KNOWN,
+    MAX_TRANSFERS, NodeId, Record, RecordFlags, RecordKind, WIRE,
 };
 
 impl<P: Clone> Node<P> {
@@ -24,6 +24,9 @@ impl<P: Clone> Node<P> {
             *proposal += 1;
             Peer {
                 incarnation: 0,
+                run: [0; 16],
+                name: String::new(),
+                round_trip: None,
                 proposal: *proposal,
                 association: None,
                 connection: None,
@@ -38,6 +41,9 @@ impl<P: Clone> Node<P> {
             cluster: settings.cluster,
             node: settings.node,
             incarnation: settings.incarnation,
+            run: settings.run,
+            // The encoder counts it.
+            name: 0,
             known: known.len(),
             association: peer.association.as_ref().map(|it| it.id),
             proposal: peer.proposal,
@@ -45,7 +51,8 @@ impl<P: Clone> Node<P> {
             transfers: count(MAX_TRANSFERS),
             requests: count(settings.open_requests),
         };
-        let connection = Connection::new(now, with, Hello { body, known });
+        let name = self.name.clone();
+        let connection = Connection::new(now, with, Hello { body, name, known });
         self.connections.insert(id, connection);
         if self.forgotten.contains(&node) {
             self.hang_up(now, id, ByeReason::Forgotten, None);
@@ -179,12 +186,32 @@ impl<P: Clone> Node<P> {
                 }
                 let sent = ping.echo.and_then(|clock| now.0.checked_sub(clock));
                 let away = sent.and_then(|away| away.checked_sub(ping.held));
+                if let Some(nanos) = away
+                    && let Some(connection) = self.connections.get(&id)
+                    && let Some(peer) = self.peers.get_mut(&connection.with.node)
+                {
+                    peer.round_trip = Some(Duration::from_nanos(nanos));
+                }
                 self.carried(now, id, |association, _| {
                     if let Some(nanos) = away {
                         let round_trip = Duration::from_nanos(nanos);
                         association.window.measured(now, round_trip, most);
                     }
                 });
+                Ok(())
+            }
+            Some(Record::Renew(request)) => {
+                let request = request.to_vec();
+                if let Some(peer) = self.carries_for(id) {
+                    self.events.push_back(Event::Renew { peer, request });
+                }
+                Ok(())
+            }
+            Some(Record::Renewed(certificate)) => {
+                let certificate = certificate.to_vec();
+                if let Some(peer) = self.carries_for(id) {
+                    self.events.push_back(Event::Renewed { peer, certificate });
+                }
                 Ok(())
             }
             Some(Record::Resumed) => {
@@ -212,6 +239,37 @@ impl<P: Clone> Node<P> {
         }
     }
 
+    /// The peer whose association a connection carries.
+    fn carries_for(&self, id: ConnectionId) -> Option<NodeId> {
+        let connection = self.connections.get(&id)?;
+        let node = connection.with.node;
+        let peer = self.peers.get(&node)?;
+        (connection.carries() && peer.connection == Some(id)).then_some(node)
+    }
+
+    fn carrying(&mut self, node: NodeId) -> Option<&mut Connection> {
+        let id = self.peers.get(&node)?.connection?;
+        self.connections.get_mut(&id)
+    }
+
+    /// Asks a peer to sign the key of this node again, if it is connected.
+    pub fn ask_renewal(&mut self, peer: NodeId, request: &[u8]) {
+        if request.len() <= MAX_CERTIFICATE
+            && let Some(connection) = self.carrying(peer)
+        {
+            connection.renew = Some(request.to_vec());
+        }
+    }
+
+    /// Gives a peer its certificate, if it is connected.
+    pub fn renewed(&mut self, peer: NodeId, certificate: &[u8]) {
+        if certificate.len() <= MAX_CERTIFICATE
+            && let Some(connection) = self.carrying(peer)
+        {
+            connection.renewed = Some(certificate.to_vec());
+        }
+    }
+
     /// The peer's greeting.
     fn greeted(&mut self, now: Time, id: ConnectionId, theirs: &Hello) -> Result<(), Violation> {
         let Some(connection) = self.connections.get_mut(&id) else {
@@ -233,7 +291,10 @@ impl<P: Clone> Node<P> {
             Some(ByeReason::Cluster)
         } else if WIRE.common(theirs.body.versions).is_none() {
             Some(ByeReason::Version)
-        } else if theirs.body.incarnation < peer.incarnation {
+        } else if theirs.body.incarnation < peer.incarnation
+            || (theirs.body.incarnation == peer.incarnation && theirs.body.run != peer.run)
+        {
+            // Of an old copy of its state, or one of two nodes with the same identity.
             Some(ByeReason::Incarnation)
         } else {
             None
@@ -280,6 +341,7 @@ impl<P: Clone> Node<P> {
         };
         peer.connection = Some(id);
         peer.heard = now;
+        theirs.name.clone_into(&mut peer.name);
         if let Some(association) = &mut peer.association {
             association.resume();
         }
@@ -305,6 +367,7 @@ impl<P: Clone> Node<P> {
         };
         peer.proposal = self.last_proposal;
         peer.incarnation = theirs.body.incarnation;
+        peer.run = theirs.body.run;
         let cx = context!(self, now);
         let serial = self.last_association;
         let incarnation = theirs.body.incarnation;
@@ -318,6 +381,7 @@ impl<P: Clone> Node<P> {
             peer: node,
             association: serial,
             incarnation,
+            name: theirs.name.clone(),
             known: theirs.known.clone(),
         });
     }
@@ -488,6 +552,11 @@ fn carried_record<P: Clone>(
             }
         }
         // The connection has handled these.
-        Record::Hello(_) | Record::Resumed | Record::Ping(_) | Record::Bye(_) => Ok(()),
+        Record::Hello(_)
+        | Record::Resumed
+        | Record::Ping(_)
+        | Record::Bye(_)
+        | Record::Renew(_)
+        | Record::Renewed(_) => Ok(()),
     }
 }

@@ -10,14 +10,22 @@ use super::types::{
 };
 use super::violation::{Over, Refused, Unsent, Violation};
 use crate::Time;
+use core::time::Duration;
+use portolan_abi::join::MAX_NODE_NAME;
+use portolan_abi::name::is_name;
 use portolan_abi::node::{ByeReason, DeadReason, FragmentHead, NodeId, ResolveFailure};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// What is known of a peer.
 #[derive(Debug)]
 pub(super) struct Peer<P> {
-    /// The highest that was seen.
+    /// The highest that was seen, and of which run.
     pub(super) incarnation: u64,
+    pub(super) run: [u8; 16],
+    /// By its last greeting.
+    pub(super) name: String,
+    /// The last that was measured.
+    pub(super) round_trip: Option<Duration>,
     /// Our part of the next association's id.
     pub(super) proposal: u64,
     pub(super) association: Option<Association<P>>,
@@ -31,6 +39,7 @@ pub(super) struct Peer<P> {
 #[derive(Debug)]
 pub struct Node<P> {
     pub(super) settings: Settings,
+    pub(super) name: String,
     pub(super) planted: Planted,
     pub(super) peers: BTreeMap<NodeId, Peer<P>>,
     pub(super) connections: BTreeMap<ConnectionId, Connection>,
@@ -69,6 +78,7 @@ impl<P: Clone> Node<P> {
     pub fn new(settings: Settings) -> Self {
         Self {
             settings,
+            name: settings.node.to_string(),
             planted: Planted::default(),
             peers: BTreeMap::new(),
             connections: BTreeMap::new(),
@@ -95,6 +105,24 @@ impl<P: Clone> Node<P> {
     /// Its settings.
     pub fn settings(&self) -> &Settings {
         &self.settings
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its name, which it tells its peers from now on: at first its id.
+    ///
+    /// # Errors
+    ///
+    /// The name, which is none.
+    pub fn set_name(&mut self, name: &str) -> Result<(), String> {
+        match is_name(name, MAX_NODE_NAME) {
+            true => name.clone_into(&mut self.name),
+            false => return Err(name.to_owned()),
+        }
+        Ok(())
     }
 
     /// What happened, in order. Empty it after each call that changes the node.
@@ -245,6 +273,16 @@ impl<P: Clone> Node<P> {
         Err(Refused { why, item: message })
     }
 
+    /// Nobody waits for a request any more: it ends as [`Outcome::TimedOut`](super::Outcome), and its
+    /// answer is thrown away when it comes.
+    pub fn abandon(&mut self, now: Time, request: RequestKey) {
+        let mut cx = context!(self, now);
+        let it = association_of(&mut self.peers, request.peer, request.association);
+        if let Some(association) = it {
+            association.abandon(&mut cx, request.request);
+        }
+    }
+
     /// Answers a request that [`Home::deliver`] was given.
     ///
     /// # Errors
@@ -262,6 +300,17 @@ impl<P: Clone> Node<P> {
                 item: answer,
             }),
         }
+    }
+
+    /// Whether a flow takes a message now: [`Node::send`] and [`Node::request`] refuse it for no other
+    /// reason than the message, or as [`Unsent::TooMany`].
+    ///
+    /// # Errors
+    ///
+    /// [`Unsent`]; after [`Unsent::Full`] comes [`Event::Writable`].
+    pub fn takes(&mut self, flow: FlowKey) -> Result<(), Unsent> {
+        let association = self.reachable(flow)?;
+        association.takes(flow.flow).map(|_| ())
     }
 
     /// Closes a flow once all that was sent is in the port. No right leads there any more.
@@ -488,6 +537,17 @@ impl<P: Clone> Node<P> {
         Some(self.peers.get(&peer)?.association.as_ref()?.view())
     }
 
+    /// What is known of a peer, and of its connection.
+    pub fn peer_view(&self, peer: NodeId) -> Option<PeerView> {
+        let peer = self.peers.get(&peer)?;
+        Some(PeerView {
+            name: peer.name.clone(),
+            heard: peer.heard,
+            is_unreachable: peer.is_unreachable,
+            round_trip: peer.round_trip,
+        })
+    }
+
     /// Peers with which there is an association.
     pub fn peers(&self) -> impl Iterator<Item = NodeId> + '_ {
         let there = |(id, peer): (&NodeId, &Peer<P>)| peer.association.as_ref().map(|_| *id);
@@ -529,11 +589,30 @@ impl<P: Clone> Node<P> {
         ))
     }
 
+    /// How many flows lead to a port.
+    pub fn flows_to(&self, port: PortKey) -> usize {
+        self.ports.get(&port).map_or(0, |entry| entry.flows.len())
+    }
+
     /// Bytes of a domain that are granted to announced transfers, and the limit.
     pub fn budget_view(&self, domain: DomainKey) -> (u64, u64) {
         let budget = self.budgets.get(&domain);
         budget.map_or((0, 0), |budget| (budget.granted, budget.limit))
     }
+}
+
+/// What is known of a peer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PeerView {
+    /// Its name, by its last greeting; empty before the first.
+    pub name: String,
+    /// When it was heard last.
+    pub heard: Time,
+    /// It has been silent for too long.
+    pub is_unreachable: bool,
+    /// The last round trip that was measured.
+    pub round_trip: Option<Duration>,
 }
 
 fn resumed_record() -> Vec<u8> {

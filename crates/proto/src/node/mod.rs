@@ -142,10 +142,10 @@ pub use association::{AssociationView, ReceivingView, SendingView};
 pub use fair_queue::FairQueue;
 #[doc(hidden)]
 pub use fault::Fault;
-pub use machine::Node;
+pub use machine::{Node, PeerView};
 pub use types::{
     Answer, Authenticated, ConnectionId, Delivery, Destination, DomainKey, Event, FlowKey, Home,
     Message, OutFragment, OutRecord, Outcome, Place, PortKey, PortSettings, RequestKey, Settings,
-    Wall,
+    Urgency, Wall,
 };
 pub use violation::{Over, Refused, Unsent, Violation};

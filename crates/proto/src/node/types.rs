@@ -18,6 +18,8 @@ pub struct Settings {
     pub node: NodeId,
     /// How often it has started: more than ever before.
     pub incarnation: u64,
+    /// A random number, drawn at this start. Of two nodes with one identity one is refused by it.
+    pub run: [u8; 16],
     /// Its cluster.
     pub cluster: [u8; 16],
     /// After this silence a peer is unreachable.
@@ -42,6 +44,7 @@ impl Settings {
         Self {
             node,
             incarnation,
+            run: [0; 16],
             cluster,
             silent_after: Duration::from_secs(3),
             dead_after: Some(Duration::from_secs(30)),
@@ -107,13 +110,42 @@ pub struct RequestKey {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message<P> {
     /// When it should be dealt with.
-    pub urgency: Option<u64>,
+    pub urgency: Option<Urgency>,
     /// The header.
     pub header: Vec<u8>,
     /// Bytes of each extent, none of them zero.
     pub lengths: Vec<u64>,
     /// The extents, one after another; there if there is a length.
     pub payload: Option<P>,
+}
+
+/// When a message should be dealt with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Urgency {
+    /// By then. Two nodes have two clocks: the time that is left travels, as it is then.
+    Deadline(Time),
+    /// More urgent the higher it is.
+    Priority(u32),
+}
+
+impl Urgency {
+    /// In the word of a priority.
+    const PRIORITY: u64 = 1 << 63;
+
+    pub(super) fn encode(self, now: Time) -> u64 {
+        match self {
+            Self::Deadline(at) => at.0.saturating_sub(now.0).min(Self::PRIORITY - 1),
+            Self::Priority(priority) => Self::PRIORITY | u64::from(priority),
+        }
+    }
+
+    pub(super) fn decode(word: u64, now: Time) -> Self {
+        #[expect(clippy::cast_possible_truncation, reason = "the low half")]
+        match word & Self::PRIORITY {
+            0 => Self::Deadline(Time(now.0.saturating_add(word))),
+            _ => Self::Priority(word as u32),
+        }
+    }
 }
 
 impl<P> Message<P> {
@@ -284,6 +316,8 @@ pub enum Event<P> {
         association: u64,
         /// The peer's.
         incarnation: u64,
+        /// Its name.
+        name: String,
         /// Nodes that it knows.
         known: Vec<NodeId>,
     },
@@ -347,6 +381,26 @@ pub enum Event<P> {
         reason: DeadReason,
         /// Messages that were not put into the port.
         lost: Vec<Message<P>>,
+    },
+    /// No flow leads to a port of this node any more, unless one was lent since
+    /// ([`super::Node::flows_to`]).
+    Unused {
+        /// Which.
+        port: PortKey,
+    },
+    /// A peer wants its key signed again: [`super::Node::renewed`], if this node can.
+    Renew {
+        /// The peer.
+        peer: NodeId,
+        /// Its signing request.
+        request: Vec<u8>,
+    },
+    /// A peer has signed the key of this node.
+    Renewed {
+        /// The peer.
+        peer: NodeId,
+        /// What it says is the certificate.
+        certificate: Vec<u8>,
     },
     /// The end of a request.
     Ended {

@@ -182,7 +182,7 @@ impl Span {
             }
             others += 1;
             // So many that a thread with other things to do would be kept from them.
-            if others == AT_ONCE && deadline.is_now() {
+            if others >= AT_ONCE && deadline.has_passed() {
                 return Err(ReceiveError::TimedOut);
             }
         }

@@ -67,7 +67,9 @@ impl Domain {
                 Ok(answer) => NamesAnswer::decode(answer.header()),
                 Err(RequestError::Disowned(why)) => return Err(why.into()),
                 // It has ended since; perhaps another one has begun.
-                Err(RequestError::ServerDead) if !deadline.has_passed() => continue,
+                Err(RequestError::ServerDead) if !own.is_live() && !deadline.has_passed() => {
+                    continue;
+                }
                 Err(_) => return Err(ConnectError::NoAnswer { node }),
             };
             let Some(answer) = answer.ok().filter(|answer| answer.says == Says::Nodes) else {

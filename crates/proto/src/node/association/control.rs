@@ -282,6 +282,10 @@ impl<P: Clone> Association<P> {
             && let Some(port) = cx.ports.get_mut(&receiving.port)
         {
             port.flows.remove(&self.flow_key(flow));
+            if port.flows.is_empty() {
+                let port = receiving.port;
+                cx.events.push_back(Event::Unused { port });
+            }
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::super::fault::Fault;
 use super::super::flow::{ADVANCE, Arrived, Held, Receiving};
-use super::super::types::{Delivery, Destination, Home, Message, PortKey};
+use super::super::types::{Delivery, Destination, Home, Message, PortKey, Urgency};
 use super::super::violation::Violation;
 use super::transfers::{InTransfer, Subject};
 use super::{Association, Context, Inward};
@@ -423,7 +423,10 @@ pub(super) fn arrived<P>(
     let is_request = record.body.kind == Kind::Request;
     Arrived {
         message: Message {
-            urgency: record.body.urgency,
+            urgency: record
+                .body
+                .urgency
+                .map(|word| Urgency::decode(word, cx.now)),
             header: record.header.to_vec(),
             lengths: record.lengths.clone(),
             payload,

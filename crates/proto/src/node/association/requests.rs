@@ -92,6 +92,11 @@ impl<P: Clone> Association<P> {
         cx.events.push_back(Event::Ended { request, outcome });
     }
 
+    /// Nobody waits for a request any more.
+    pub(in super::super) fn abandon(&mut self, cx: &mut Context<'_, P>, request: u64) {
+        self.end_request(cx, request, Outcome::TimedOut);
+    }
+
     /// The domain of a request that is open; `None` if it has ended.
     pub(super) fn wants_answer(&self, request: u64) -> Result<Option<DomainKey>, Violation> {
         if request == 0 || request > self.last_request {

@@ -140,7 +140,7 @@ impl<P: Clone> Association<P> {
         while let Some(turn) = self.ready.pop() {
             let took = match turn {
                 Turn::Flow(flow) => self.flow_turn(cx, flow),
-                Turn::Answers => self.answers_turn(),
+                Turn::Answers => self.answers_turn(cx.now),
             };
             match took {
                 Took::Record(record) => {
@@ -260,7 +260,7 @@ impl<P: Clone> Association<P> {
     }
 
     /// Sends the next answer, in one of the three ways.
-    fn answers_turn(&mut self) -> Took<P> {
+    fn answers_turn(&mut self, now: Time) -> Took<P> {
         let Some(request) = self.to_answer.front().copied() else {
             return Took::Nothing;
         };
@@ -288,7 +288,7 @@ impl<P: Clone> Association<P> {
                 return Took::Nothing;
             };
             kept.way = Way::Sent;
-            return Took::Record(answer_record(request, &kept.answer, sent));
+            return Took::Record(answer_record(now, request, &kept.answer, sent));
         }
         let subject = Subject::Answer(request);
         let flags = RecordFlags::default();
@@ -341,7 +341,7 @@ impl<P: Clone> Association<P> {
                     flow: ANSWERS,
                     ..Sent::default()
                 };
-                Some(answer_record(request, &kept.answer, sent).bytes)
+                Some(answer_record(now, request, &kept.answer, sent).bytes)
             }
         }
     }
@@ -425,14 +425,19 @@ fn message_record<P: Clone>(now: Time, kept: &Kept<P>, sent: Sent) -> OutRecord<
     let body = MessageBody {
         time_left: left,
         request: kept.request.map_or(0, |(request, _)| request),
-        ..body_of(kind, message)
+        ..body_of(now, kind, message)
     };
     let record = Record::Message(record_of(body, message));
     out(record.with(sent), message)
 }
 
 /// The record of an answer.
-fn answer_record<P: Clone>(request: u64, answer: &Answer<P>, sent: Sent) -> OutRecord<P> {
+fn answer_record<P: Clone>(
+    now: Time,
+    request: u64,
+    answer: &Answer<P>,
+    sent: Sent,
+) -> OutRecord<P> {
     let kind = answer.kind();
     let empty = Message::short(&[]);
     let message = match answer {
@@ -441,20 +446,20 @@ fn answer_record<P: Clone>(request: u64, answer: &Answer<P>, sent: Sent) -> OutR
     };
     let body = MessageBody {
         request,
-        ..body_of(kind, message)
+        ..body_of(now, kind, message)
     };
     let record = Record::Answer(record_of(body, message));
     out(record.with(sent), message)
 }
 
-fn body_of<P>(kind: Kind, message: &Message<P>) -> MessageBody {
+fn body_of<P>(now: Time, kind: Kind, message: &Message<P>) -> MessageBody {
     let bytes = message.bytes();
     let inline = if bytes <= INLINE { bytes } else { 0 };
     MessageBody {
         header: message.header.len(),
         extents: message.lengths.len(),
         inline: u32::try_from(inline).unwrap_or(0),
-        urgency: message.urgency,
+        urgency: message.urgency.map(|urgency| urgency.encode(now)),
         ..MessageBody::new(kind)
     }
 }

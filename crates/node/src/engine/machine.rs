@@ -1,0 +1,382 @@
+//! This machine's side of the protocol: ports that peers send to, and the requests that are under
+//! way in either direction.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use portolan::proxy::{Answer, Answered, Incoming, SpannedPort, asks_for, time_left};
+use portolan::{
+    Deadline, Message, PendingReply, Refused, RequestError, Room, SendError, SendRight,
+    Token, Urgency, WhenFull,
+};
+use portolan_abi::node::NodeId;
+use portolan_proto::Time;
+use portolan_proto::node::{
+    self, Delivery, Destination, DomainKey, FlowKey, Home, Node, PortKey, RequestKey,
+};
+
+use super::payload::Payload;
+use super::spans::{Span, Thing};
+
+/// A port of this machine that peers send to.
+#[derive(Debug)]
+pub(super) struct Lent {
+    pub(super) domain: DomainKey,
+    pub(super) name: String,
+    right: SendRight,
+    /// The same, for requests of each peer.
+    asks: BTreeMap<NodeId, SendRight>,
+    pub(super) slots: u32,
+    /// Waits until flows that wait can be served.
+    room: Option<Token<Room>>,
+    /// Messages that were put into it.
+    pub(super) delivered: u64,
+    /// When it is looked at again, if memory was short, and how long after that.
+    again: Option<(Duration, Duration)>,
+}
+
+/// How soon after memory was short a port's flows are called again: at first, and at the latest.
+const CALLS_AGAIN: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
+
+/// A request of a program here, at a port there.
+#[derive(Debug)]
+pub(super) struct Asking {
+    pub(super) domain: DomainKey,
+    pub(super) answer: Answer,
+}
+
+/// What [`Home`] needs.
+#[derive(Debug, Default)]
+pub(super) struct Machine {
+    pub(super) spans: BTreeMap<DomainKey, Span>,
+    pub(super) lent: BTreeMap<PortKey, Lent>,
+    last_port: u64,
+    pub(super) asking: BTreeMap<RequestKey, Asking>,
+    /// Names of peers.
+    pub(super) names: BTreeMap<NodeId, String>,
+    /// Ports whose free slots are to be counted again.
+    looked_at: BTreeSet<PortKey>,
+    /// Ports that were found dead.
+    pub(super) dead: BTreeSet<PortKey>,
+    /// Messages and answers that could not travel, or had no place here.
+    pub(super) left_behind: u64,
+    /// Requests of peers that are with their servers, and whose answers cannot be waited for.
+    pub(super) unheard: Vec<RequestKey>,
+    /// The engine's clock.
+    pub(super) now: Duration,
+}
+
+/// A node's time, in the protocol's.
+pub(super) fn time(clock: Duration) -> Time {
+    Time(u64::try_from(clock.as_nanos()).unwrap_or(u64::MAX))
+}
+
+impl Machine {
+    /// What a peer is called in a domain, whose names of nodes are shorter.
+    pub(super) fn name_of(&self, peer: NodeId) -> String {
+        let name = self.names.get(&peer).cloned();
+        let name = name.unwrap_or_else(|| peer.to_string());
+        super::short(&name)
+    }
+
+    /// Has a port that peers may send to: the one of before, if it is the same.
+    pub(super) fn lend(
+        &mut self,
+        domain: DomainKey,
+        name: &str,
+        found: SpannedPort,
+    ) -> Option<(PortKey, bool)> {
+        let mut lent = self.lent.iter();
+        let same = lent
+            .find(|(_, lent)| lent.domain == domain && lent.name == name && lent.right.is_live());
+        if let Some((key, _)) = same {
+            return Some((*key, false));
+        }
+        self.last_port += 1;
+        let key = PortKey(self.last_port);
+        let span = self.spans.get_mut(&domain)?;
+        span.watch(&found.right, key)?;
+        let lent = Lent {
+            domain,
+            name: name.to_owned(),
+            right: found.right,
+            asks: BTreeMap::new(),
+            slots: u32::try_from(found.slots).unwrap_or(u32::MAX),
+            room: None,
+            delivered: 0,
+            again: None,
+        };
+        self.lent.insert(key, lent);
+        Some((key, true))
+    }
+
+    /// A port is not lent any more.
+    pub(super) fn take_back(&mut self, key: PortKey) -> Option<Lent> {
+        let lent = self.lent.remove(&key)?;
+        if let (Some(span), Some(room)) = (self.spans.get_mut(&lent.domain), lent.room) {
+            span.remove(room);
+        }
+        self.looked_at.remove(&key);
+        Some(lent)
+    }
+
+    /// Tells the protocol how many slots of ports are free, and waits for more where flows wait.
+    pub(super) fn count_slots(&mut self, node: &mut Node<Payload>) {
+        let now = self.now;
+        let due = |lent: &Lent| lent.again.is_some_and(|(at, _)| at <= now);
+        let due = self.lent.iter().filter(|(_, lent)| due(lent));
+        self.looked_at.extend(due.map(|(key, _)| *key));
+        let keys: Vec<PortKey> = self.looked_at.iter().copied().collect();
+        for key in keys {
+            let Some(lent) = self.lent.get_mut(&key) else {
+                self.looked_at.remove(&key);
+                continue;
+            };
+            if lent.again.is_some_and(|(at, _)| at > now) {
+                continue;
+            }
+            if let Some((at, _)) = &mut lent.again {
+                *at = Duration::MAX;
+            }
+            let free = u32::try_from(lent.right.room().free()).unwrap_or(u32::MAX);
+            node.room(time(now), key, free);
+            let (promised, usable, waits) = match node.port_view(key) {
+                Some((promised, usable, waiting)) => (promised, usable, !waiting.is_empty()),
+                None => (0, 0, false),
+            };
+            // Looked at until nobody can have taken a message since.
+            if free >= lent.slots && !waits {
+                self.looked_at.remove(&key);
+            }
+            let Some(span) = self.spans.get_mut(&lent.domain) else {
+                continue;
+            };
+            // More slots than are promised and left to others. If that is more than is ever waited
+            // for, then some flow has credit, and what it sends comes here.
+            let wanted = promised + lent.slots / 4 + 1;
+            let is_waited_for = waits && usable <= promised && wanted <= (lent.slots / 2).max(1);
+            match (lent.room, is_waited_for) {
+                (None, true) => {
+                    let room = lent.right.room().for_messages(wanted as usize);
+                    lent.room = span.add(room, Thing::Room(key));
+                }
+                (Some(room), false) => {
+                    span.remove(room);
+                    lent.room = None;
+                }
+                (None, false) | (Some(_), true) => {}
+            }
+        }
+    }
+
+    /// A wait has named the room of a port.
+    pub(super) fn has_room(&mut self, key: PortKey) {
+        self.looked_at.insert(key);
+        if let Some(lent) = self.lent.get_mut(&key)
+            && let Some(room) = lent.room.take()
+            && let Some(span) = self.spans.get_mut(&lent.domain)
+        {
+            span.remove(room);
+        }
+    }
+
+    /// When a port is to be looked at again.
+    pub(super) fn wake_at(&self) -> Option<Duration> {
+        let again = self.lent.values().filter_map(|lent| lent.again);
+        again.map(|(at, _)| at).min()
+    }
+
+    /// There is no memory for what comes to a port: its flows are called again later.
+    fn no_memory(&mut self, key: PortKey) {
+        let now = self.now;
+        if let Some(lent) = self.lent.get_mut(&key) {
+            let pause = lent.again.map_or(CALLS_AGAIN.0, |(_, pause)| pause);
+            lent.again = Some((now + pause, (2 * pause).min(CALLS_AGAIN.1)));
+        }
+    }
+
+    /// The message that has come.
+    pub(super) fn message(
+        &self,
+        domain: DomainKey,
+        came: node::Message<Payload>,
+    ) -> Option<Message> {
+        let span = self.spans.get(&domain)?;
+        let mut message = match came.payload {
+            Some(payload) => {
+                let mut message = payload.take()?;
+                message.set_header(&came.header).ok()?;
+                message
+            }
+            None => span.domain.message(&came.header).ok()?,
+        };
+        message.set_urgency(came.urgency.and_then(|urgency| self.urgency(urgency)));
+        Some(message)
+    }
+
+    fn urgency(&self, urgency: node::Urgency) -> Option<Urgency> {
+        match urgency {
+            node::Urgency::Priority(priority) => Some(Urgency::Priority(priority)),
+            node::Urgency::Deadline(at) => {
+                let left = at.since(time(self.now));
+                // What is too far away to express never comes.
+                Instant::now().checked_add(left).map(Urgency::Deadline)
+            }
+        }
+    }
+
+    /// A message of this machine as the protocol has it; `None` if it cannot travel.
+    pub(super) fn outgoing(&mut self, mut message: Message) -> Option<node::Message<Payload>> {
+        let lengths: Vec<u64> = message.slices().map(|piece| piece.len() as u64).collect();
+        // Rights lead to ports of this machine.
+        if !message.take_rights().is_empty() || lengths.contains(&0) {
+            self.left_behind += 1;
+            return None;
+        }
+        let urgency = match message.urgency() {
+            Some(Urgency::Priority(priority)) => Some(node::Urgency::Priority(priority)),
+            Some(Urgency::Deadline(_)) => time_left(&message)
+                .map(|left| node::Urgency::Deadline(time(self.now.saturating_add(left)))),
+            None => None,
+        };
+        let header = message.header().to_vec();
+        let payload = (!lengths.is_empty()).then(|| Payload::Goes(std::rc::Rc::new(message)));
+        Some(node::Message {
+            urgency,
+            header,
+            lengths,
+            payload,
+        })
+    }
+
+    /// An answer to a request of a peer is there, or it is known that there will be none.
+    pub(super) fn answered(&mut self, mut pending: PendingReply) -> Option<node::Answer<Payload>> {
+        Some(match Answered::take(&mut pending) {
+            Ok(Answered::Reply(message)) => match self.outgoing(message) {
+                Some(message) => node::Answer::Reply(message),
+                None => node::Answer::Dropped,
+            },
+            Ok(Answered::Dropped) => node::Answer::Dropped,
+            // Its client has stopped to wait.
+            Err(RequestError::TimedOut) => node::Answer::Dropped,
+            // It came from another node: then it is its server.
+            Ok(Answered::NodeLost { .. } | Answered::ServerDead) | Err(_) => {
+                node::Answer::ServerDead
+            }
+        })
+    }
+
+    fn domain_of(&self, to: Destination) -> Option<&Span> {
+        let domain = match to {
+            Destination::Port(port) => self.lent.get(&port)?.domain,
+            Destination::Request(request) => self.asking.get(&request)?.domain,
+        };
+        self.spans.get(&domain)
+    }
+
+    /// Puts a message into its port.
+    fn put(&mut self, delivery: Delivery<Payload>) -> Result<(), Put> {
+        let key = delivery.port;
+        let domain = self.lent.get(&key).ok_or(Put::Dead)?.domain;
+        let message = self.message(domain, delivery.message);
+        let message = message.ok_or(Put::NoMemory)?;
+        let from = delivery.from;
+        let name = self.name_of(from.peer);
+        let lent = self.lent.get_mut(&key).ok_or(Put::Dead)?;
+        let Some(request) = delivery.request else {
+            return lent.right.send(message, WhenFull::Fail).map_err(Put::of);
+        };
+        let right = match lent.asks.entry(from.peer) {
+            std::collections::btree_map::Entry::Occupied(right) => right.into_mut(),
+            std::collections::btree_map::Entry::Vacant(place) => {
+                let right = asks_for(lent.right.clone(), &name).map_err(|_| Put::Dead)?;
+                place.insert(right)
+            }
+        };
+        let pending = match right.begin_request(message, WhenFull::Fail) {
+            Ok(pending) => pending,
+            Err(RequestError::Unsent(refused)) => return Err(Put::of(refused)),
+            Err(RequestError::NoReplyPort(..)) => return Err(Put::NoMemory),
+            Err(_) => return Err(Put::Dead),
+        };
+        let pending = match delivery.deadline {
+            Some(at) => pending.with_deadline(Deadline::after(at.since(time(self.now)))),
+            None => pending,
+        };
+        let span = self.spans.get_mut(&domain).ok_or(Put::Dead)?;
+        if span.add(pending, Thing::Serving(request)).is_none() {
+            // It is with its server, and nobody can hear the answer.
+            self.unheard.push(request);
+        }
+        Ok(())
+    }
+}
+
+/// Why a message is not in its port.
+enum Put {
+    Full,
+    NoMemory,
+    Dead,
+}
+
+impl Put {
+    fn of(refused: Refused<Message, SendError>) -> Self {
+        match refused.why {
+            SendError::Full { .. } => Self::Full,
+            // Whatever else: nothing comes into it from here any more.
+            _ => Self::Dead,
+        }
+    }
+}
+
+impl Home<Payload> for Machine {
+    fn allocate(&mut self, to: Destination, lengths: &[u64]) -> Option<Payload> {
+        let span = self.domain_of(to)?;
+        match Incoming::new(&span.domain, &[], lengths, span.most) {
+            Ok(incoming) => Some(Payload::coming(incoming)),
+            Err(_) => {
+                if let Destination::Port(port) = to {
+                    self.no_memory(port);
+                }
+                None
+            }
+        }
+    }
+
+    fn fill(&mut self, payload: &Payload, bytes: &[u8]) {
+        payload.fill(bytes);
+    }
+
+    fn deliver(&mut self, delivery: Delivery<Payload>) -> Result<(), Delivery<Payload>> {
+        let (port, from, request) = (delivery.port, delivery.from, delivery.request);
+        self.looked_at.insert(port);
+        let why = match self.put(delivery) {
+            Ok(()) => {
+                if let Some(lent) = self.lent.get_mut(&port) {
+                    lent.delivered += 1;
+                    lent.again = None;
+                }
+                return Ok(());
+            }
+            Err(why) => why,
+        };
+        match why {
+            Put::Full => {}
+            Put::NoMemory => self.no_memory(port),
+            Put::Dead => drop(self.dead.insert(port)),
+        }
+        // It is thrown away: its sender has it still.
+        Err(thrown_away(port, from, request))
+    }
+}
+
+/// What is left of a message that was not delivered.
+fn thrown_away(port: PortKey, from: FlowKey, request: Option<RequestKey>) -> Delivery<Payload> {
+    Delivery {
+        port,
+        from,
+        request,
+        deadline: None,
+        message: node::Message::short(&[]),
+    }
+}

@@ -1,0 +1,607 @@
+//! Carries messages: drives the protocol of nodes ([`portolan_proto::node`]) over connections to
+//! peers, between the ports of this machine's domains and those of others.
+//!
+//! ```text
+//!  program -> proxy port ... take -> Node::send -> Link ==> Link -> Node -> SendRight::send -> program
+//!             `proxies`              the protocol  `link`           `machine`
+//! ```
+//!
+//! | file | holds |
+//! |---|---|
+//! | `link` | a connection: records and fragments, written and read |
+//! | `outgoing` | what waits to be written on a stream |
+//! | `payload` | the bytes of a message, where they lie |
+//! | `machine` | ports here that peers send to, and requests under way |
+//! | `proxies` | ports here that stand for ports there |
+//! | `questions` | names that programs ask for |
+//! | `spans` | a domain that is spanned, and what is waited for in it |
+//! | `report` | what a running engine says of itself |
+//!
+//! One thread calls [`Engine::step`] when a descriptor is readable or [`Engine::wake_at`] has come.
+//! Nothing in here waits, and there is no thread for a connection, a port or a request.
+//!
+//! # Invariants
+//!
+//! - **G1** A payload is not copied: it is written from the sender's extents, and read into the
+//!   receiver's (but for up to 16 KiB, which come with their record).
+//! - **G2** A message is taken off a proxy port only when the protocol takes it. All others stay in
+//!   the proxy's queue, so a port that is full, or a peer that is silent, costs this process nothing.
+//! - **G3** A turn does a bounded amount for each connection, port and proxy.
+//! - **G4** What a peer sends ends at most its association.
+
+mod link;
+mod machine;
+mod outgoing;
+mod payload;
+mod proxies;
+mod questions;
+mod report;
+mod spans;
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use portolan::{Domain, PendingReply};
+use portolan_abi::node::{ByeReason, DeadReason, NodeId, PortId, ResolveFailure};
+use portolan_proto::node::{
+    Answer, Authenticated, ConnectionId, DomainKey, Event, Node, PortKey, PortSettings, Settings,
+};
+use portolan_sys::process::random;
+use portolan_transport::{Connection, TransportError};
+
+pub use report::{Report, SpanReport};
+
+use crate::config;
+use link::Link;
+use machine::{Machine, time};
+use payload::Payload;
+use proxies::Proxies;
+use questions::Questions;
+use spans::{Span, Thing};
+
+/// How long a connection has to take the farewell.
+const FAREWELL: Duration = Duration::from_secs(1);
+/// Connections, at most: each has two descriptors and its buffers in the kernel.
+const MOST_LINKS: usize = 256;
+/// Connections with one peer, at most: two that cross, and two that take their place.
+const MOST_LINKS_EACH: usize = 4;
+/// How often the protocol's events are handled and its records written in one turn.
+const ROUNDS: usize = 4;
+
+/// What a daemon is to know of its engine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Happened {
+    /// An association with a peer has begun.
+    Linked {
+        /// The peer.
+        node: NodeId,
+        /// Its name.
+        name: String,
+    },
+    /// A connection is over.
+    Lost {
+        /// The peer.
+        node: NodeId,
+        /// Why.
+        why: String,
+        /// Another connection with it goes on.
+        is_linked: bool,
+    },
+    /// A peer was refused, or has done what no honest node does.
+    Refused {
+        /// The peer.
+        node: NodeId,
+        /// Why.
+        why: String,
+    },
+    /// An association is over: its rights are dead, its requests have ended.
+    Over {
+        /// The peer.
+        node: NodeId,
+        /// Why.
+        why: String,
+    },
+    /// A peer wants its key signed again.
+    Renew {
+        /// The peer.
+        node: NodeId,
+        /// Its signing request.
+        request: Vec<u8>,
+    },
+    /// A peer has signed the key of this node.
+    Renewed {
+        /// What it says is the certificate.
+        certificate: Vec<u8>,
+    },
+    /// A domain cannot be spanned any more.
+    SpanLost {
+        /// Its name among nodes.
+        domain: String,
+        /// Why.
+        why: String,
+    },
+}
+
+/// The driver of the protocol.
+#[derive(Debug)]
+pub struct Engine {
+    node: Node<Payload>,
+    links: BTreeMap<ConnectionId, Link>,
+    last_link: u64,
+    machine: Machine,
+    last_domain: u32,
+    proxies: Proxies,
+    questions: Questions,
+    happened: Vec<Happened>,
+}
+
+impl Engine {
+    /// An engine without peers and domains. `name` is what peers call it.
+    ///
+    /// # Errors
+    ///
+    /// The name, if it is none.
+    pub fn new(settings: Settings, name: &str) -> Result<Self, String> {
+        let mut node = Node::new(settings);
+        node.set_name(name)?;
+        Ok(Self {
+            node,
+            links: BTreeMap::new(),
+            last_link: 0,
+            machine: Machine::default(),
+            last_domain: 0,
+            proxies: Proxies::default(),
+            questions: Questions::default(),
+            happened: Vec::new(),
+        })
+    }
+
+    /// What has happened since this was called last.
+    pub fn happened(&mut self) -> Vec<Happened> {
+        std::mem::take(&mut self.happened)
+    }
+
+    // Peers.
+
+    /// Has a connection with an authenticated peer from now on. Of several with one peer the
+    /// protocol keeps one.
+    ///
+    /// # Errors
+    ///
+    /// [`TransportError`]: it has no streams, or there are too many.
+    pub fn adopt(
+        &mut self,
+        now: Duration,
+        connection: Box<dyn Connection>,
+        node: NodeId,
+        dialed: bool,
+    ) -> Result<(), TransportError> {
+        let of_peer = self.links.values().filter(|link| link.peer == node).count();
+        if self.links.len() >= MOST_LINKS || of_peer >= MOST_LINKS_EACH {
+            return Err(TransportError::NotPortolan {
+                what: "too many connections with it are open".to_owned(),
+            });
+        }
+        self.last_link += 1;
+        let id = ConnectionId(self.last_link);
+        let link = Link::new(connection, id, node, now)?;
+        self.links.insert(id, link);
+        let with = Authenticated {
+            node,
+            expires: None,
+            dialed,
+        };
+        self.node.connected(time(now), id, with);
+        Ok(())
+    }
+
+    /// Whether there is an association with a node, which a connection carries.
+    pub fn is_linked(&self, node: NodeId) -> bool {
+        self.node.connection(node).is_some()
+    }
+
+    /// Whether there is a connection with a node, of which it is not known whether it stays.
+    pub fn is_connected(&self, node: NodeId) -> bool {
+        let mut links = self.links.values();
+        links.any(|link| link.peer == node && link.closing.is_none())
+    }
+
+    /// Ends the association with a node, and refuses it from now on.
+    pub fn forget(&mut self, now: Duration, node: NodeId) {
+        self.node.forget(time(now), node);
+    }
+
+    /// Says farewell to all peers. Step on until [`is_alone`](Self::is_alone), or as long as there is
+    /// patience.
+    pub fn leave(&mut self, now: Duration) {
+        self.node.leave(time(now));
+    }
+
+    /// Whether there is no connection.
+    pub fn is_alone(&self) -> bool {
+        self.links.is_empty()
+    }
+
+    /// Asks all peers to sign the key of this node again; those that can, answer.
+    pub fn ask_renewal(&mut self, request: &[u8]) {
+        let peers: Vec<NodeId> = self.node.peers().collect();
+        for peer in peers {
+            self.node.ask_renewal(peer, request);
+        }
+    }
+
+    /// Gives a peer its certificate.
+    pub fn renewed(&mut self, node: NodeId, certificate: &[u8]) {
+        self.node.renewed(node, certificate);
+    }
+
+    // Domains.
+
+    /// Spans a domain, of which this process is a member.
+    ///
+    /// # Errors
+    ///
+    /// Why it cannot be waited for.
+    pub fn span(
+        &mut self,
+        settings: config::Span,
+        domain: Domain,
+    ) -> Result<(), String> {
+        self.unspan(&settings.domain);
+        self.last_domain += 1;
+        let key = DomainKey(self.last_domain);
+        let name = short(self.node.name());
+        let span = Span::new(key, settings, domain, &name)?;
+        self.node.set_budget(key, span.most / 4);
+        self.machine.spans.insert(key, span);
+        self.tell_nodes();
+        Ok(())
+    }
+
+    /// Spans a domain no more: ports here are dead there, and the other way round.
+    pub fn unspan(&mut self, domain: &str) {
+        let mut spans = self.machine.spans.values();
+        if let Some(span) = spans.find(|span| span.settings.domain == domain) {
+            let key = span.key;
+            self.unspan_key(key);
+        }
+    }
+
+    fn unspan_key(&mut self, key: DomainKey) {
+        let now = self.protocol_time();
+        self.drop_questions_of(key);
+        self.close_proxies_of(key);
+        let lent = self.machine.lent.iter();
+        let its = lent.filter(|(_, lent)| lent.domain == key);
+        let its: Vec<PortKey> = its.map(|(key, _)| *key).collect();
+        for port in its {
+            self.machine.take_back(port);
+            self.node.remove_port(now, port, DeadReason::Unspanned);
+        }
+        let Some(span) = self.machine.spans.remove(&key) else {
+            return;
+        };
+        for (_, request) in span.serving() {
+            // Of an association that is over nobody waits for it.
+            let _ = self.node.answer(request, Answer::ServerDead);
+        }
+        let asking = &mut self.machine.asking;
+        let open: Vec<_> = asking
+            .extract_if(.., |_, asking| asking.domain == key)
+            .collect();
+        for (request, asking) in open {
+            asking.answer.server_dead();
+            self.node.abandon(now, request);
+        }
+    }
+
+    /// Whether a domain is spanned.
+    pub fn spans(&self, domain: &str) -> bool {
+        let mut spans = self.machine.spans.values();
+        spans.any(|span| span.settings.domain == domain)
+    }
+
+    /// Tells programs which nodes there are.
+    fn tell_nodes(&mut self) {
+        let peers = self.node.peers();
+        let now = self.protocol_time();
+        let at = Instant::now();
+        let peers: Vec<(NodeId, portolan::proxy::Node)> = peers
+            .map(|peer| {
+                let view = self.node.peer_view(peer);
+                let silent = view.filter(|view| view.is_unreachable);
+                let since = silent.and_then(|view| at.checked_sub(now.since(view.heard)));
+                let name = self.machine.name_of(peer);
+                let unreachable_since = since;
+                (peer, portolan::proxy::Node { name, unreachable_since })
+            })
+            .collect();
+        let own = portolan::proxy::Node {
+            name: short(self.node.name()),
+            unreachable_since: None,
+        };
+        for span in self.machine.spans.values_mut() {
+            let its = peers.iter().filter(|(id, _)| {
+                let name = self.machine.names.get(id);
+                span.allows(*id, name.map_or("", String::as_str))
+            });
+            let its = its.map(|(_, node)| node.clone());
+            span.set_nodes(std::iter::once(own.clone()).chain(its).collect());
+        }
+    }
+
+    // The loop.
+
+    /// What to wait for.
+    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let links = self.links.values().map(|link| link.connection.descriptor());
+        links.chain(self.machine.spans.values().map(|span| span.set.as_fd()))
+    }
+
+    /// When to step though no descriptor is readable.
+    pub fn wake_at(&self) -> Option<Duration> {
+        if self.links.values().any(|link| link.again) || !self.happened.is_empty() {
+            return Some(self.machine.now);
+        }
+        let timeout = self
+            .node
+            .next_timeout()
+            .map(|at| Duration::from_nanos(at.0));
+        let links = self.links.values().filter_map(Link::wake_at);
+        let others = [timeout, self.machine.wake_at(), self.questions.wake_at()];
+        links.chain(others.into_iter().flatten()).min()
+    }
+
+    /// Goes on, as far as it goes without waiting.
+    pub fn step(&mut self, now: Duration) {
+        self.machine.now = now;
+        let at = time(now);
+        // What is promised to peers is counted by the slots that are free now.
+        self.machine.count_slots(&mut self.node);
+        for link in self.links.values_mut() {
+            link.receive(&mut self.node, &mut self.machine, at);
+        }
+        self.handle();
+        self.serve_domains();
+        if self.node.next_timeout().is_some_and(|due| due <= at) {
+            self.node.timeout(at);
+        }
+        self.go_on_asking();
+        self.machine.count_slots(&mut self.node);
+        for _ in 0..ROUNDS {
+            self.handle();
+            for link in self.links.values_mut() {
+                link.send(&mut self.node, at, now);
+            }
+            if !self.handle() {
+                break;
+            }
+        }
+        self.close_links();
+    }
+
+    /// Handles what the protocol says has happened; whether something has.
+    fn handle(&mut self) -> bool {
+        let mut any = false;
+        while let Some(event) = self.node.poll_event() {
+            any = true;
+            self.event(event);
+        }
+        let now = self.protocol_time();
+        for port in std::mem::take(&mut self.machine.dead) {
+            self.machine.take_back(port);
+            self.node.remove_port(now, port, DeadReason::Closed);
+        }
+        for request in std::mem::take(&mut self.machine.unheard) {
+            let _ = self.node.answer(request, Answer::Dropped);
+        }
+        any
+    }
+
+    fn event(&mut self, event: Event<Payload>) {
+        let now = self.protocol_time();
+        match event {
+            Event::Up { peer, name, .. } => {
+                self.machine.names.insert(peer, name.clone());
+                self.happened.push(Happened::Linked { node: peer, name });
+                self.tell_nodes();
+                self.ask_again();
+            }
+            Event::Unreachable { peer, since } => {
+                self.is_silent(peer, false);
+                self.unreachable(peer, now.since(since));
+                self.tell_nodes();
+            }
+            Event::Reachable { peer } => {
+                self.reachable(peer);
+                self.tell_nodes();
+                self.ask_again();
+            }
+            Event::Over {
+                peer,
+                association,
+                why,
+            } => {
+                self.is_silent(peer, true);
+                self.given_up(peer, association);
+                self.forget_requests(peer, association);
+                let (node, why) = (peer, why.to_string());
+                self.happened.push(Happened::Over { node, why });
+                self.tell_nodes();
+            }
+            Event::Close {
+                connection,
+                reason,
+                violation,
+            } => self.closes(connection, reason, violation.map(|it| it.to_string())),
+            Event::Resolve { flow, domain, name } => {
+                let port = self.outlet(flow.peer, &domain, &name);
+                // If not, the association is over by now.
+                let _ = self.node.lend(now, flow, port);
+                if let Ok(port) = port {
+                    self.machine.has_room(port);
+                }
+            }
+            Event::Resolved { flow, lent } => self.resolved(flow, lent),
+            Event::Writable { flow } => self.writable(flow),
+            Event::Dead { flow, .. } => {
+                self.is_void(flow);
+                self.flow_is_dead(flow);
+            }
+            Event::Unused { port } => {
+                // It may have been lent again before this was heard.
+                if self.node.flows_to(port) == 0 && self.machine.take_back(port).is_some() {
+                    self.node.remove_port(now, port, DeadReason::Closed);
+                }
+            }
+            Event::Renew { peer, request } => {
+                let node = peer;
+                self.happened.push(Happened::Renew { node, request });
+            }
+            Event::Renewed { certificate, .. } => {
+                self.happened.push(Happened::Renewed { certificate });
+            }
+            Event::Ended { request, outcome } => self.ended(request, outcome),
+            _ => {}
+        }
+    }
+
+    fn closes(&mut self, id: ConnectionId, reason: ByeReason, violation: Option<String>) {
+        let Some(link) = self.links.get_mut(&id) else {
+            return;
+        };
+        link.closing.get_or_insert(self.machine.now + FAREWELL);
+        let node = link.peer;
+        let why = match (violation, reason) {
+            (Some(why), _) => why,
+            (None, ByeReason::Incarnation) => {
+                "two nodes have its identity, or its state is an old copy".to_owned()
+            }
+            (None, ByeReason::Version) => "there is no version that both speak".to_owned(),
+            (None, ByeReason::Cluster) => "it is of another cluster".to_owned(),
+            _ => return,
+        };
+        self.happened.push(Happened::Refused { node, why });
+    }
+
+    /// The port that a peer asks for, if it may have it.
+    fn outlet(
+        &mut self,
+        peer: NodeId,
+        domain: &str,
+        name: &str,
+    ) -> Result<PortKey, ResolveFailure> {
+        let called = self.machine.names.get(&peer).cloned().unwrap_or_default();
+        let mut spans = self.machine.spans.values_mut();
+        let span = spans.find(|span| span.settings.domain == domain);
+        let span = span.ok_or(ResolveFailure::NoSuchDomain)?;
+        if !span.allows(peer, &called) {
+            return Err(ResolveFailure::Denied);
+        }
+        let found = span.find(name).ok_or(ResolveFailure::NoSuchPort)?;
+        let (key, synchronous) = (span.key, found.synchronous);
+        let slots = u32::try_from(found.slots).unwrap_or(u32::MAX);
+        let secret = random().map_err(|_| ResolveFailure::Other)?;
+        let lent = self.machine.lend(key, name, found);
+        let (port, is_new) = lent.ok_or(ResolveFailure::Full)?;
+        if is_new {
+            let origin = self.node.settings().node;
+            let serial = port.0;
+            let settings = PortSettings {
+                id: PortId { origin, serial },
+                secret,
+                domain: key,
+                synchronous,
+                slots,
+            };
+            self.node.add_port(port, settings);
+        }
+        Ok(port)
+    }
+
+    /// The association with a peer is over: what its requests come to here nobody wants to know.
+    fn forget_requests(&mut self, peer: NodeId, association: u64) {
+        for span in self.machine.spans.values_mut() {
+            for (token, request) in span.serving() {
+                if request.peer == peer && request.association == association {
+                    span.remove(token.of::<PendingReply>());
+                }
+            }
+        }
+    }
+
+    /// Serves what waits in the domains.
+    fn serve_domains(&mut self) {
+        let keys: Vec<DomainKey> = self.machine.spans.keys().copied().collect();
+        for key in keys {
+            let Some(span) = self.machine.spans.get_mut(&key) else {
+                continue;
+            };
+            let Some(ready) = span.ready() else {
+                let domain = span.settings.domain.clone();
+                self.unspan_key(key);
+                let why = "this process is no member of it any more".to_owned();
+                self.happened.push(Happened::SpanLost { domain, why });
+                continue;
+            };
+            for (token, thing) in ready {
+                match thing {
+                    Thing::Proxy(id) => self.drain(id),
+                    Thing::Room(port) => self.machine.has_room(port),
+                    Thing::Serving(request) => {
+                        let Some(span) = self.machine.spans.get_mut(&key) else {
+                            break;
+                        };
+                        let pending = span.remove(token.of::<PendingReply>());
+                        if let Some(answer) = pending.and_then(|it| self.machine.answered(it)) {
+                            // A client whose node is gone needs none.
+                            let _ = self.node.answer(request, answer);
+                        }
+                    }
+                    Thing::Ends => {
+                        let span = self.machine.spans.get_mut(&key);
+                        let ended = span.map(Span::ended).unwrap_or_default();
+                        self.machine.dead.extend(ended);
+                    }
+                    Thing::Programs => self.hear_programs(key),
+                }
+            }
+        }
+    }
+
+    fn hear_programs(&mut self, key: DomainKey) {
+        while let Some(span) = self.machine.spans.get_mut(&key)
+            && let Some(query) = span.query()
+        {
+            self.question(key, query);
+        }
+    }
+
+    fn close_links(&mut self) {
+        let over = self.links.iter_mut();
+        let over = over.filter_map(|(id, link)| Some((*id, link.over.take()?)));
+        let over: Vec<(ConnectionId, String)> = over.collect();
+        for (id, why) in over {
+            let Some(link) = self.links.remove(&id) else {
+                continue;
+            };
+            self.node.disconnected(self.protocol_time(), id);
+            let node = link.peer;
+            let is_linked = self.is_connected(node);
+            let lost = Happened::Lost {
+                node,
+                why,
+                is_linked,
+            };
+            self.happened.push(lost);
+        }
+    }
+}
+
+/// A node's name as a domain has it, whose names of nodes are shorter.
+fn short(name: &str) -> String {
+    // Names of nodes have letters of one byte.
+    name.chars().take(portolan_abi::limits::MAX_NODE_NAME).collect()
+}

@@ -1,0 +1,286 @@
+//! Names that programs ask for: each linked peer of the span is asked, again and again until one
+//! has the name or the program has stopped to wait.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use portolan_abi::node::{Lent, NodeId, ResolveFailure};
+use portolan_proto::node::{DomainKey, FlowKey};
+
+use portolan::proxy::Query;
+use portolan::{Deadline, SendRight};
+
+use super::Engine;
+
+/// How long it waits between two rounds: at first, and at the most.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
+/// A node that was not seen for so long after a program has named it is none.
+const UNKNOWN_AFTER: Duration = Duration::from_secs(1);
+
+/// The answer to a question.
+enum Found {
+    /// A right on the port, which is on this node.
+    Port(SendRight, String),
+    /// Several nodes have it.
+    Ambiguous(Vec<String>),
+    /// There is no such node.
+    NoSuchNode,
+    /// Nobody waits for it any more.
+    Nothing,
+}
+
+/// A question that is open.
+#[derive(Debug)]
+struct Question {
+    domain: DomainKey,
+    query: Query,
+    since: Duration,
+    /// When the program stops to wait.
+    until: Duration,
+    /// Peers that were asked in this round, and have not answered.
+    asked: BTreeMap<FlowKey, NodeId>,
+    found: Vec<(NodeId, FlowKey, Lent)>,
+    /// When the next round is.
+    again: Duration,
+    pause: Duration,
+    /// The node that was named is linked.
+    knows_node: bool,
+}
+
+/// All that are open.
+#[derive(Debug, Default)]
+pub(super) struct Questions {
+    all: BTreeMap<u64, Question>,
+    by_flow: BTreeMap<FlowKey, u64>,
+    last: u64,
+}
+
+impl Questions {
+    pub(super) fn wake_at(&self) -> Option<Duration> {
+        let at = |question: &Question| {
+            if question.asked.is_empty() {
+                question.until.min(question.again)
+            } else {
+                question.until
+            }
+        };
+        self.all.values().map(at).min()
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.all.len()
+    }
+}
+
+impl Engine {
+    /// A program asks for a port.
+    pub(super) fn question(&mut self, domain: DomainKey, query: Query) {
+        let now = self.machine.now;
+        self.questions.last += 1;
+        let question = Question {
+            domain,
+            since: now,
+            until: now.saturating_add(query.time_left().unwrap_or(Duration::MAX)),
+            query,
+            asked: BTreeMap::new(),
+            found: Vec::new(),
+            again: now,
+            pause: PAUSES.0,
+            knows_node: false,
+        };
+        let id = self.questions.last;
+        self.questions.all.insert(id, question);
+        self.ask_peers(id);
+    }
+
+    /// Goes on with the questions whose time has come.
+    pub(super) fn go_on_asking(&mut self) {
+        let now = self.machine.now;
+        let is_due = |question: &Question| {
+            now >= question.until || (question.asked.is_empty() && now >= question.again)
+        };
+        let all = self.questions.all.iter();
+        let due: Vec<u64> = all
+            .filter(|(_, question)| is_due(question))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in due {
+            let over = self.questions.all.get(&id).is_none_or(|it| now >= it.until);
+            match over {
+                true => self.decide(id, true),
+                false => self.ask_peers(id),
+            }
+        }
+    }
+
+    /// All questions begin another round soon: a peer is there that was not.
+    pub(super) fn ask_again(&mut self) {
+        let now = self.machine.now;
+        for question in self.questions.all.values_mut() {
+            question.again = now;
+        }
+    }
+
+    /// Begins a round.
+    fn ask_peers(&mut self, id: u64) {
+        let now = self.machine.now;
+        let Some(question) = self.questions.all.get_mut(&id) else {
+            return;
+        };
+        question.again = now.saturating_add(question.pause);
+        question.pause = (2 * question.pause).min(PAUSES.1);
+        let Some(span) = self.machine.spans.get(&question.domain) else {
+            return self.answer(id, Found::Nothing);
+        };
+        if !question.query.is_wanted() {
+            return self.answer(id, Found::Nothing);
+        }
+        let domain = span.settings.domain.clone();
+        let name = question.query.name().to_owned();
+        let wanted = question.query.node().map(str::to_owned);
+        if wanted.as_deref() == Some(self.node.name()) {
+            let right = span.domain.connect(&name, Deadline::NOW);
+            return match (right, wanted) {
+                (Ok(right), Some(own)) => self.answer(id, Found::Port(right, own)),
+                _ => {}
+            };
+        }
+        let is_unknown = wanted.is_some() && !question.knows_node;
+        if is_unknown && now >= question.since.saturating_add(UNKNOWN_AFTER) {
+            return self.answer(id, Found::NoSuchNode);
+        }
+        let peers: Vec<NodeId> = self.node.peers().collect();
+        for peer in peers {
+            let called = self.machine.names.get(&peer).cloned().unwrap_or_default();
+            let is_it = |wanted: &String| *wanted == called || *wanted == peer.to_string();
+            let is_wanted = wanted.as_ref().is_none_or(is_it);
+            let is_allowed = span.allows(peer, &called);
+            if !is_wanted || !is_allowed {
+                continue;
+            }
+            let Some(question) = self.questions.all.get_mut(&id) else {
+                return;
+            };
+            question.knows_node = true;
+            // One that is silent is asked when it is there again.
+            if let Ok(flow) = self.node.resolve(peer, &domain, &name) {
+                question.asked.insert(flow, peer);
+                self.questions.by_flow.insert(flow, id);
+            }
+        }
+    }
+
+    /// A peer has answered.
+    pub(super) fn resolved(&mut self, flow: FlowKey, lent: Result<Lent, ResolveFailure>) {
+        let Some(id) = self.questions.by_flow.remove(&flow) else {
+            // Nobody waits for it any more.
+            let _ = self.node.close(flow);
+            return;
+        };
+        let Some(question) = self.questions.all.get_mut(&id) else {
+            return;
+        };
+        if let Some(peer) = question.asked.remove(&flow)
+            && let Ok(lent) = lent
+        {
+            question.found.push((peer, flow, lent));
+        }
+        self.decide(id, false);
+    }
+
+    /// What a peer was asked will not be answered, and what it has answered is void.
+    pub(super) fn is_silent(&mut self, peer: NodeId, is_over: bool) {
+        let all: Vec<u64> = self.questions.all.keys().copied().collect();
+        for id in all {
+            let Some(question) = self.questions.all.get_mut(&id) else {
+                continue;
+            };
+            let before = question.asked.len() + question.found.len();
+            let by_flow = &mut self.questions.by_flow;
+            question.asked.retain(|flow, node| {
+                let stays = *node != peer;
+                if !stays {
+                    by_flow.remove(flow);
+                }
+                stays
+            });
+            if is_over {
+                question.found.retain(|(node, ..)| *node != peer);
+            }
+            if question.asked.len() + question.found.len() != before {
+                self.decide(id, false);
+            }
+        }
+    }
+
+    /// A port is gone that was found.
+    pub(super) fn is_void(&mut self, flow: FlowKey) {
+        for question in self.questions.all.values_mut() {
+            question.found.retain(|(_, found, _)| *found != flow);
+        }
+    }
+
+    /// Answers a question, if all that were asked have answered, or its time is over.
+    fn decide(&mut self, id: u64, is_over: bool) {
+        let Some(question) = self.questions.all.get_mut(&id) else {
+            return;
+        };
+        if !question.asked.is_empty() && !is_over {
+            return;
+        }
+        let domain = question.domain;
+        let found = std::mem::take(&mut question.found);
+        let name = question.query.name().to_owned();
+        match &found[..] {
+            [] if !is_over => {}
+            [] => self.answer(id, Found::Nothing),
+            [(peer, flow, lent)] => match self.right_on(domain, &name, *flow, lent) {
+                Some(right) => {
+                    let node = self.machine.name_of(*peer);
+                    self.answer(id, Found::Port(right, node));
+                }
+                // The domain has no place for another port: it is asked again.
+                None => drop(self.node.close(*flow)),
+            },
+            several => {
+                let names = several.iter().map(|(peer, ..)| self.machine.name_of(*peer));
+                let names = names.collect();
+                for (_, flow, _) in several {
+                    let _ = self.node.close(*flow);
+                }
+                self.answer(id, Found::Ambiguous(names));
+            }
+        }
+    }
+
+    fn answer(&mut self, id: u64, found: Found) {
+        if let Some(question) = self.questions.all.remove(&id) {
+            for flow in question.asked.keys() {
+                self.questions.by_flow.remove(flow);
+                // Its answer, when it comes, closes it.
+                let _ = self.node.close(*flow);
+            }
+            let query = question.query;
+            // Names of nodes are names. If not, the program asks again.
+            match found {
+                Found::Port(right, node) => drop(query.found(right, &node)),
+                Found::Ambiguous(names) => {
+                    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+                    let _ = query.ambiguous(&names);
+                }
+                Found::NoSuchNode => query.no_such_node(),
+                Found::Nothing => {}
+            }
+        }
+    }
+
+    /// Nobody waits for answers in this domain any more.
+    pub(super) fn drop_questions_of(&mut self, domain: DomainKey) {
+        let all = self.questions.all.iter();
+        let its = all.filter(|(_, question)| question.domain == domain);
+        let its: Vec<u64> = its.map(|(id, _)| *id).collect();
+        for id in its {
+            self.answer(id, Found::Nothing);
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! What a running engine says of itself.
+
+use std::time::Duration;
+
+use portolan_abi::node::NodeId;
+use serde::{Deserialize, Serialize};
+
+use super::Engine;
+
+/// A domain that is spanned.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpanReport {
+    /// Its name among nodes.
+    pub domain: String,
+    /// This machine's name for it.
+    pub local: String,
+    /// Nodes whose members come in.
+    pub nodes: Vec<String>,
+    /// Ports there that programs here have rights on.
+    pub proxies: Vec<ProxyReport>,
+    /// Ports here that peers have rights on.
+    pub lent: Vec<LentReport>,
+    /// Requests that programs here have made, and that are not answered.
+    pub asking: usize,
+    /// Requests of peers that are with their servers.
+    pub serving: usize,
+}
+
+/// A port there that programs here have rights on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProxyReport {
+    /// Its name.
+    pub name: String,
+    /// Its node.
+    pub node: String,
+    /// Messages that were sent on.
+    pub sent: u64,
+    /// Messages that wait here.
+    pub depth: usize,
+    /// Messages that were sent on, and have not arrived as far as is known.
+    pub unacknowledged: u64,
+    /// Nothing can be sent on now.
+    pub waits: bool,
+}
+
+/// A port here that peers have rights on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LentReport {
+    /// Its name.
+    pub name: String,
+    /// Messages that have come for it.
+    pub delivered: u64,
+    /// Flows that wait for room in it: their peers.
+    pub waiting: Vec<String>,
+}
+
+/// A peer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PeerReport {
+    /// Its id.
+    pub node: NodeId,
+    /// Its name.
+    pub name: String,
+    /// There is an association.
+    pub is_up: bool,
+    /// It has been silent for too long.
+    pub is_unreachable: bool,
+    /// For how long it has been as it is, or silent.
+    pub lasts: Duration,
+    /// The last round trip.
+    pub round_trip: Option<Duration>,
+    /// Bytes written to it, and read, on the connections that there are.
+    pub bytes: (u64, u64),
+    /// Bytes in flight, and how many may be.
+    pub in_flight: (u64, u64),
+}
+
+/// An engine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Report {
+    /// The domains that it spans.
+    pub spans: Vec<SpanReport>,
+    /// Its peers.
+    pub peers: Vec<PeerReport>,
+    /// Names that programs ask for.
+    pub questions: usize,
+    /// Messages and answers that could not travel, or had no place here.
+    pub left_behind: u64,
+}
+
+impl Engine {
+    /// How it is.
+    pub fn report(&mut self, now: Duration) -> Report {
+        let keys: Vec<_> = self.machine.spans.keys().copied().collect();
+        let mut spans = Vec::new();
+        for key in keys {
+            let all = self.proxies.all.iter();
+            let its = all.filter(|(_, proxy)| proxy.domain == key);
+            let its: Vec<u64> = its.map(|(id, _)| *id).collect();
+            let mut proxies = Vec::new();
+            for id in its {
+                let depth = self.depth_of(id);
+                let Some(proxy) = self.proxies.all.get(&id) else {
+                    continue;
+                };
+                let first = self.node.first_kept(proxy.flow);
+                proxies.push(ProxyReport {
+                    name: proxy.name.clone(),
+                    node: self.machine.name_of(proxy.flow.peer),
+                    sent: proxy.sent,
+                    depth,
+                    unacknowledged: proxy.sent.saturating_sub(first.unwrap_or(proxy.sent)),
+                    waits: proxy.is_parked(),
+                });
+            }
+            let lent = self.machine.lent.iter();
+            let lent = lent.filter(|(_, lent)| lent.domain == key);
+            let lent = lent.map(|(port, lent)| {
+                let waiting = self.node.port_view(*port);
+                let waiting = waiting.map(|(_, _, flows)| flows).unwrap_or_default();
+                let waiting = waiting.iter().map(|flow| self.machine.name_of(flow.peer));
+                LentReport {
+                    name: lent.name.clone(),
+                    delivered: lent.delivered,
+                    waiting: waiting.collect(),
+                }
+            });
+            let Some(span) = self.machine.spans.get(&key) else {
+                continue;
+            };
+            let asking = self.machine.asking.values();
+            spans.push(SpanReport {
+                domain: span.settings.domain.clone(),
+                local: span.settings.local.clone(),
+                nodes: span.settings.nodes.clone(),
+                proxies,
+                lent: lent.collect(),
+                asking: asking.filter(|asking| asking.domain == key).count(),
+                serving: span.serving().len(),
+            });
+        }
+        Report {
+            spans,
+            peers: self.peers(now),
+            questions: self.questions.count(),
+            left_behind: self.machine.left_behind,
+        }
+    }
+
+    fn peers(&self, now: Duration) -> Vec<PeerReport> {
+        let mut nodes: Vec<NodeId> = self.node.peers().collect();
+        nodes.extend(self.links.values().map(|link| link.peer));
+        nodes.sort_unstable();
+        nodes.dedup();
+        let nodes = nodes.into_iter();
+        nodes
+            .map(|node| {
+                let view = self.node.peer_view(node);
+                let is_up = self.node.view(node).is_some();
+                let links = self.links.values().filter(|link| link.peer == node);
+                let bytes = links.clone().map(super::link::Link::bytes);
+                let bytes = bytes.fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1));
+                let heard = view.as_ref().map(|view| Duration::from_nanos(view.heard.0));
+                let since = links.map(|link| link.since).min();
+                let is_unreachable = view.as_ref().is_some_and(|view| view.is_unreachable);
+                let since = if is_unreachable {
+                    heard
+                } else {
+                    since.or(heard)
+                };
+                PeerReport {
+                    node,
+                    name: view
+                        .as_ref()
+                        .map(|view| view.name.clone())
+                        .unwrap_or_default(),
+                    is_up,
+                    is_unreachable,
+                    lasts: now.saturating_sub(since.unwrap_or(now)),
+                    round_trip: view.and_then(|view| view.round_trip),
+                    bytes,
+                    in_flight: self.node.in_flight(node).unwrap_or((0, 0)),
+                }
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,21 @@
+//! Engines of several machines in one process, over memory and over TLS, and what becomes of the
+//! messages between their programs.
+
+#[path = "../../../transport/tests/support/certificates.rs"]
+#[allow(dead_code)]
+mod certificates;
+mod machine;
+mod messages;
+
+/// Each scene over each network.
+macro_rules! scenes {
+    ($($scene:ident),* $(,)?) => {
+        mod over_memory {
+            $(#[test] fn $scene() { super::$scene(&crate::machine::Network::memory()); })*
+        }
+        mod over_tls {
+            $(#[test] fn $scene() { super::$scene(&crate::machine::Network::tls()); })*
+        }
+    };
+}
+pub(crate) use scenes;
