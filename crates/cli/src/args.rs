@@ -88,6 +88,9 @@ pub(crate) enum Command {
     /// A further process of a running command. Not for users.
     #[command(name = "__peer", hide = true)]
     Peer,
+    /// The program beside a node of `demo nodes`. Not for users.
+    #[command(name = "__node-stage", hide = true)]
+    NodeStage(NodeStageArgs),
 }
 
 /// Run the node, which links this machine's domains to those of other machines.
@@ -116,11 +119,17 @@ pub(crate) struct NodeArgs {
 /// each block, one writes the result. The digest is checked against the file
 /// that was written. Portolan hands the blocks over from process to process; the
 /// same work is then done over pipes and over Unix sockets. Prints throughput, processor time, and how often each byte was copied.
+///
+/// `portolan demo nodes` does it over three nodes, and kills one.
 #[derive(Debug, clap::Args)]
 #[command(
+    args_conflicts_with_subcommands = true,
+    subcommand_value_name = "nodes",
     after_help = concat!("Example:\n  portolan demo /var/lib/big.iso\n  portolan demo big.iso --output copy.iso --carrier portolan", exit_codes!())
 )]
 pub(crate) struct DemoArgs {
+    #[command(subcommand)]
+    pub(crate) command: Option<DemoCommand>,
     /// The file to send; 256 MiB of generated data if none is given
     pub(crate) file: Option<PathBuf>,
     /// Keep what was written, in this file (otherwise it is discarded)
@@ -135,6 +144,38 @@ pub(crate) struct DemoArgs {
     /// Print the results as JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum DemoCommand {
+    Nodes(NodesArgs),
+}
+
+/// Send a file through programs on three nodes of this machine, kill a node, and show what happened.
+///
+/// Each node is in a network namespace of its own where this user may make them, else all are side by
+/// side. The file goes from port to port over links that are encrypted, and then over plain TCP
+/// between the same programs; its digest is checked on the way and at the end. Then one node is
+/// killed: what the programs beside the others see of that is printed. Takes less than a minute.
+#[derive(Debug, clap::Args)]
+#[command(after_help = concat!("Example:\n  portolan demo nodes\n  portolan demo nodes /var/lib/big.iso", exit_codes!()))]
+pub(crate) struct NodesArgs {
+    /// The file to send; 256 MiB of generated data if none is given
+    pub(crate) file: Option<PathBuf>,
+    /// Make no network namespaces
+    #[arg(long)]
+    pub(crate) names: bool,
+    /// Print the results as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Where the program beside a node finds what it is to read and write.
+#[derive(Debug, clap::Args)]
+pub(crate) struct NodeStageArgs {
+    pub(crate) input: PathBuf,
+    pub(crate) by_ports: PathBuf,
+    pub(crate) by_tcp: PathBuf,
 }
 
 /// A way to carry blocks from one process of the demo to the next.

@@ -107,6 +107,9 @@ pub(crate) enum CliError {
         role: &'static str,
         source: io::Error,
     },
+    /// The system's: nodes, or the programs beside them, failed.
+    #[error("the nodes of the demo failed:\n{}", .said.trim_end())]
+    Lab { said: String },
     /// Ours: the data that arrived is not the data that was sent.
     #[error("{carrier}: {what} has digest {found}, expected {expected}")]
     WrongDigest {
@@ -163,7 +166,7 @@ impl CliError {
             | Self::NotRunning { .. } => Blame::Caller,
             Self::Measure(error) => error.blame(),
             Self::Join { source, .. } => blame_of(source),
-            Self::Unfit { .. } | Self::NoNodeProgram => Blame::System,
+            Self::Unfit { .. } | Self::NoNodeProgram | Self::Lab { .. } => Blame::System,
             Self::NeighbourLost { .. }
             | Self::Ended { .. }
             | Self::Traced(_)
@@ -205,6 +208,7 @@ impl CliError {
             Self::Unfit { .. } => {
                 "use a newer kernel, or have the container or the limits permit what is missing"
             }
+            Self::Lab { .. } => "run it again; if it repeats, report it with this output",
             Self::NoNodeProgram => {
                 "build it beside this one: cargo build --release -p portolan-node (or cargo install --path crates/node)"
             }

@@ -49,6 +49,7 @@ fn main() -> ExitCode {
         Command::Doctor(args) => doctor::run(&args),
         Command::Completions(args) => pages::completions(&args),
         Command::Man(args) => pages::man(&args),
+        Command::NodeStage(args) => demo::node_stage_main(&args),
         Command::Peer => child::main(|own, control, descriptors| match own {
             Own::Stage(brief) => demo::stage_main(brief, control, descriptors),
             Own::Structures(brief) => bench::structures::peer_main(&brief, control, descriptors),

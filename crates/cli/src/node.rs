@@ -1,9 +1,9 @@
 //! `portolan node`: executes `portolan-node`, so that this command builds neither TLS nor names.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::process::CommandExt as _;
-use std::process::Command;
+use std::process::{Child, Command};
 
 use crate::args::NodeArgs;
 use crate::error::{CliError, Result};
@@ -12,13 +12,31 @@ use crate::error::{CliError, Result};
 const PROGRAM: &str = "portolan-node";
 
 pub(crate) fn run(args: &NodeArgs) -> Result<()> {
-    let own = std::env::current_exe().map_err(CliError::system("cannot find this program"))?;
-    // The one beside it is of the same version; then what the path has.
-    let beside = own.with_file_name(PROGRAM).into_os_string();
-    for program in [beside, OsString::from(PROGRAM)] {
+    for program in programs()? {
         let failed = Command::new(program).args(&args.words).exec();
         if failed.kind() != io::ErrorKind::NotFound {
             return Err(CliError::system("cannot execute portolan-node")(failed));
+        }
+    }
+    Err(CliError::NoNodeProgram)
+}
+
+/// The one beside this program, which is of the same version; then what the path has.
+fn programs() -> Result<[OsString; 2]> {
+    let own = std::env::current_exe().map_err(CliError::system("cannot find this program"))?;
+    let beside = own.with_file_name(PROGRAM).into_os_string();
+    Ok([beside, OsString::from(PROGRAM)])
+}
+
+/// Starts it with these words, and what `with` adds.
+pub(crate) fn start(
+    words: &[impl AsRef<OsStr>],
+    with: impl Fn(&mut Command) -> &mut Command,
+) -> Result<Child> {
+    for program in programs()? {
+        match with(Command::new(program).args(words)).spawn() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            started => return started.map_err(CliError::system("cannot start portolan-node")),
         }
     }
     Err(CliError::NoNodeProgram)

@@ -138,7 +138,8 @@ pub(crate) struct StatusArgs {
 /// it were a machine of its own; else all are side by side, and the domain has another name at each.
 /// The command finds that name in PORTOLAN_LAB_DOMAIN, its node's number from 1 on in
 /// PORTOLAN_LAB_NODE, how many there are in PORTOLAN_LAB_NODES, and the node's state directory in
-/// PORTOLAN_NODE_STATE. What it prints comes with its node's name before each line.
+/// PORTOLAN_NODE_STATE; the node's address and process are in PORTOLAN_LAB_ADDRESS and
+/// PORTOLAN_LAB_PID. What it prints comes with its node's name before each line.
 #[derive(Debug, clap::Args)]
 #[command(after_help = concat!("Example:\n  portolan node lab 3 -- sh -c 'portolan node status'", exit_codes!()))]
 pub(crate) struct LabArgs {
@@ -151,6 +152,12 @@ pub(crate) struct LabArgs {
     /// Make no network namespaces
     #[arg(long)]
     pub(crate) names: bool,
+    /// After how much silence a peer is unreachable, such as "1s" (default: node.toml's)
+    #[arg(long, value_name = "TIME")]
+    pub(crate) silent_after: Option<String>,
+    /// After how much silence it is given up: a time, or "never" (default: node.toml's)
+    #[arg(long, value_name = "TIME")]
+    pub(crate) dead_after: Option<String>,
     /// The command
     #[arg(last = true, required = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
@@ -162,6 +169,8 @@ impl LabArgs {
             nodes: self.nodes,
             domain: self.domain.clone(),
             names: self.names,
+            silent_after: self.silent_after.clone(),
+            dead_after: self.dead_after.clone(),
             command: self.command.clone(),
         }
     }

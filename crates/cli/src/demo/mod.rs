@@ -14,6 +14,7 @@
 //! | `chain` | starting them, watching them, ending them |
 //! | `files` | input, output, digests |
 //! | `report` | the table and the JSON |
+//! | `nodes` | the same over three nodes, one of which is killed |
 //!
 //! # Invariants
 //!
@@ -23,6 +24,7 @@
 mod carrier;
 mod chain;
 mod files;
+mod nodes;
 mod owned;
 mod report;
 mod stages;
@@ -32,14 +34,18 @@ use std::io::IsTerminal as _;
 
 use clap::ValueEnum as _;
 
+pub(crate) use nodes::stage_main as node_stage_main;
 pub(crate) use stages::{StageBrief, stage_main};
 
 use self::files::{Input, Output};
 use self::report::Outcome;
-use crate::args::{CarrierName, DemoArgs};
+use crate::args::{CarrierName, DemoArgs, DemoCommand};
 use crate::error::{CliError, Result};
 
 pub(crate) fn run(args: &DemoArgs) -> Result<()> {
+    if let Some(DemoCommand::Nodes(args)) = &args.command {
+        return nodes::run(args);
+    }
     let input = match &args.file {
         Some(path) => Input::open(path)?,
         None => Input::generate()?,

@@ -51,18 +51,33 @@ pub(crate) struct Held(Message);
 impl Owned {
     /// Joins `domain`, binds this stage's port and finds the next stage's.
     pub(crate) fn new(role: Role, domain: &str, block: usize) -> Result<Self> {
+        Self::with(role, domain, block, false)
+    }
+
+    /// The same in a domain that is spanned by nodes, where the next stage is another machine's.
+    pub(crate) fn over_nodes(role: Role, domain: &str, block: usize) -> Result<Self> {
+        Self::with(role, domain, block, true)
+    }
+
+    fn with(role: Role, domain: &str, block: usize, spanned: bool) -> Result<Self> {
         let doing = "joining the demo's domain";
-        // Blocks up to half a chunk share chunks; larger ones take whole ones.
-        let limit = (BLOCKS * (block as u64).next_power_of_two()).next_multiple_of(CHUNK);
-        let domain = Domain::builder(domain)
-            .limit(limit.max(BLOCKS * CHUNK))
-            .space_name(&format!("demo {}", role.name()))
-            .join()
-            .map_err(CliError::library(doing))?;
+        let mut builder = Domain::builder(domain).space_name(&format!("demo {}", role.name()));
+        if spanned {
+            // Each node keeps what it has sent until it is there: there is no limit to speak of.
+            builder = builder.spanning();
+        } else {
+            // Blocks up to half a chunk share chunks; larger ones take whole ones.
+            let limit = (BLOCKS * (block as u64).next_power_of_two()).next_multiple_of(CHUNK);
+            builder = builder.limit(limit.max(BLOCKS * CHUNK));
+        }
+        let domain = builder.join().map_err(CliError::library(doing))?;
         let from = match role {
             Role::Reader => None,
             Role::Hasher | Role::Writer => {
-                let options = PortOptions::named(role.name()).queue(QUEUE);
+                let mut options = PortOptions::named(role.name()).queue(QUEUE);
+                if spanned {
+                    options = options.spanned();
+                }
                 let port = domain.bind(options);
                 Some(port.map_err(CliError::library("binding a port of the demo"))?)
             }
@@ -82,6 +97,10 @@ impl Owned {
             domain,
             asked: false,
         })
+    }
+
+    pub(crate) fn domain(&self) -> &Domain {
+        &self.domain
     }
 
     fn lost(&self) -> CliError {

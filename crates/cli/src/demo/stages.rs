@@ -123,7 +123,7 @@ fn timed<C: Carrier>(
 }
 
 /// FILE into blocks.
-fn read<C: Carrier>(mut file: File, room: usize, hops: &mut C) -> Result<(u64, String)> {
+pub(crate) fn read<C: Carrier>(mut file: File, room: usize, hops: &mut C) -> Result<(u64, String)> {
     let mut total = 0;
     loop {
         let mut block = hops.blank(room)?;
@@ -155,7 +155,7 @@ fn fill(file: &mut File, room: &mut [u8]) -> Result<usize> {
 }
 
 /// Digest and stamp, in place.
-fn hash<C: Carrier>(hops: &mut C) -> Result<(u64, String)> {
+pub(crate) fn hash<C: Carrier>(hops: &mut C) -> Result<(u64, String)> {
     let mut hasher = blake3::Hasher::new();
     let (mut sequence, mut total) = (0, 0);
     while let Some(mut block) = hops.receive()? {
@@ -174,7 +174,7 @@ fn hash<C: Carrier>(hops: &mut C) -> Result<(u64, String)> {
 }
 
 /// Blocks into the output, each with the stamp that must come next.
-fn write<C: Carrier>(hops: &mut C, mut output: File) -> Result<(u64, String)> {
+pub(crate) fn write<C: Carrier>(hops: &mut C, mut output: File) -> Result<(u64, String)> {
     let mut last = Stamp {
         sequence: 0,
         digest: blake3::hash(&[]).into(),

@@ -46,6 +46,10 @@ pub struct Plan {
     pub domain: String,
     /// Whether network namespaces are done without.
     pub names: bool,
+    /// As in node.toml.
+    pub silent_after: Option<String>,
+    /// As in node.toml.
+    pub dead_after: Option<String>,
     /// The command, with its arguments.
     pub command: Vec<OsString>,
 }
@@ -63,7 +67,7 @@ pub fn run(plan: &Plan) -> Result<()> {
     let failed = || NodeError::system("cannot catch SIGINT and SIGTERM");
     let signals = [first.map_err(failed())?, second.map_err(failed())?];
     let mut lab = Lab::new(plan)?;
-    lab.link(&signals)?;
+    lab.link(plan, &signals)?;
     let how = if lab.network.is_some() {
         "each in a network namespace"
     } else {
@@ -79,7 +83,6 @@ pub fn run(plan: &Plan) -> Result<()> {
 /// The lab. Dropped, it ends what it has started (L1).
 struct Lab {
     directory: PathBuf,
-    domain: String,
     // Before the namespaces that its processes are in.
     places: Vec<Place>,
     network: Option<Network>,
@@ -93,7 +96,6 @@ impl Lab {
         let network = (!plan.names).then(|| Network::new(plan.nodes)).flatten();
         let mut lab = Self {
             directory,
-            domain: plan.domain.clone(),
             places: Vec::new(),
             network,
         };
@@ -126,7 +128,7 @@ impl Lab {
     }
 
     /// Makes the nodes one after another, and waits until each is linked with all others (L2).
-    fn link(&mut self, signals: &[UnixSignal]) -> Result<()> {
+    fn link(&mut self, plan: &Plan, signals: &[UnixSignal]) -> Result<()> {
         for at in 0..self.places.len() {
             let (before, rest) = self.places.split_at_mut(at);
             let Some(place) = rest.first_mut() else {
@@ -137,7 +139,7 @@ impl Lab {
                 None => place.init()?,
                 Some(first) => place.join(&first.invite()?)?,
             }
-            place.configure(&peers, &self.domain)?;
+            place.configure(&peers, plan)?;
             place.up()?;
             let end = Instant::now() + LINKED_WITHIN;
             for place in &mut self.places[..=at] {

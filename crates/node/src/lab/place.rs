@@ -110,12 +110,22 @@ impl Place {
     }
 
     /// Writes the node.toml of a node that is linked with these peers, and spans the domain.
-    pub(super) fn configure(&self, peers: &[SocketAddr], domain: &str) -> Result<()> {
+    pub(super) fn configure(&self, peers: &[SocketAddr], plan: &Plan) -> Result<()> {
         let peers: Vec<_> = peers.iter().map(|peer| format!("\"{peer}\"")).collect();
         let (name, listen) = (&self.name, self.address);
+        let times = [
+            ("silent_after", &plan.silent_after),
+            ("dead_after", &plan.dead_after),
+        ];
+        let times = times.into_iter().filter_map(|(key, time)| {
+            let time = time.as_ref()?;
+            Some(format!("{key} = {time:?}\n"))
+        });
         let text = format!(
-            "name = {name:?}\nlisten = \"{listen}\"\npeers = [{}]\n[[span]]\ndomain = {domain:?}\nlocal = {:?}\n",
+            "name = {name:?}\nlisten = \"{listen}\"\npeers = [{}]\n{}[[span]]\ndomain = {:?}\nlocal = {:?}\n",
             peers.join(", "),
+            times.collect::<String>(),
+            plan.domain,
             self.local,
         );
         self.state.write("node.toml", &text)
@@ -164,6 +174,7 @@ impl Place {
         let Some((program, words)) = plan.command.split_first() else {
             return Ok(());
         };
+        let pid = self.daemon.as_ref().map_or(0, Child::id);
         let mut command = self.here(program);
         command
             .args(words)
@@ -171,6 +182,8 @@ impl Place {
             .env("PORTOLAN_LAB_NODE", self.number.to_string())
             .env("PORTOLAN_LAB_NODES", plan.nodes.to_string())
             .env("PORTOLAN_LAB_DOMAIN", &self.local)
+            .env("PORTOLAN_LAB_ADDRESS", self.address.ip().to_string())
+            .env("PORTOLAN_LAB_PID", pid.to_string())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
