@@ -244,11 +244,7 @@ impl Engine {
     /// # Errors
     ///
     /// Why it cannot be waited for.
-    pub fn span(
-        &mut self,
-        settings: config::Span,
-        domain: Domain,
-    ) -> Result<(), String> {
+    pub fn span(&mut self, settings: config::Span, domain: Domain) -> Result<(), String> {
         self.unspan(&settings.domain);
         self.last_domain += 1;
         let key = DomainKey(self.last_domain);
@@ -315,7 +311,13 @@ impl Engine {
                 let since = silent.and_then(|view| at.checked_sub(now.since(view.heard)));
                 let name = self.machine.name_of(peer);
                 let unreachable_since = since;
-                (peer, portolan::proxy::Node { name, unreachable_since })
+                (
+                    peer,
+                    portolan::proxy::Node {
+                        name,
+                        unreachable_since,
+                    },
+                )
             })
             .collect();
         let own = portolan::proxy::Node {
@@ -603,5 +605,7 @@ impl Engine {
 /// A node's name as a domain has it, whose names of nodes are shorter.
 fn short(name: &str) -> String {
     // Names of nodes have letters of one byte.
-    name.chars().take(portolan_abi::limits::MAX_NODE_NAME).collect()
+    name.chars()
+        .take(portolan_abi::limits::MAX_NODE_NAME)
+        .collect()
 }

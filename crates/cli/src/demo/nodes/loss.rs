@@ -84,11 +84,9 @@ fn answer(mut port: ReceiveRight, kills: Option<&Place>) -> Result<()> {
 }
 
 fn kill(node: i32) -> Result<()> {
-    let failed = || CliError::system("cannot kill the node");
-    let pid = rustix::process::Pid::from_raw(node);
-    let pid = pid.ok_or_else(|| failed()(std::io::ErrorKind::NotFound.into()))?;
-    let killed = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-    killed.map_err(|error| failed()(error.into()))
+    let pid = rustix::process::Pid::from_raw(node).ok_or(rustix::io::Errno::SRCH);
+    pid.and_then(|pid| rustix::process::kill_process(pid, rustix::process::Signal::KILL))
+        .map_err(CliError::system("cannot kill the node"))
 }
 
 /// Asks both, until one of them is given up.
@@ -105,7 +103,7 @@ fn ask(domain: &Domain) -> Result<()> {
     while Instant::now() < end {
         let began = Instant::now();
         let answer = request(&hasher, b"are you there?", PATIENCE);
-        answer.map_err(CliError::library("asking the other node"))?;
+        drop(answer.map_err(CliError::library("asking the other node"))?);
         (beside, longest) = (beside + 1, longest.max(began.elapsed()));
         match request(&writer, b"are you there?", ANSWER) {
             Ok(_) | Err(RequestError::TimedOut) => {}
@@ -131,7 +129,7 @@ fn ask(domain: &Domain) -> Result<()> {
         longest,
     })?;
     let last = request(&hasher, END, PATIENCE);
-    last.map_err(CliError::library("asking the other node"))?;
+    drop(last.map_err(CliError::library("asking the other node"))?);
     Ok(())
 }
 
@@ -161,7 +159,7 @@ fn measure(to: &SendRight) -> Result<Said> {
     for _ in 0..MEASURED {
         let began = Instant::now();
         let answer = request(to, b"", PATIENCE);
-        answer.map_err(CliError::library("asking the writer"))?;
+        drop(answer.map_err(CliError::library("asking the writer"))?);
         times.push(began.elapsed());
     }
     times.sort_unstable();
