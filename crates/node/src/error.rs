@@ -122,6 +122,12 @@ pub enum NodeError {
         /// The system's reason.
         source: io::Error,
     },
+    /// The state's: the running node is not as its files want it.
+    #[error("not all is well: {what}")]
+    NotWell {
+        /// What is not.
+        what: String,
+    },
     /// Ours: a certificate could not be made.
     #[error("cannot make a certificate: {what}")]
     Certificate {
@@ -193,6 +199,7 @@ impl NodeError {
             Self::Wrong { .. } => "`portolan-node --help` says what there is",
             Self::Silent { .. } => "look whether it hangs, and run it again",
             Self::System { .. } => "run `portolan doctor`; look at limits (ulimit -a)",
+            Self::NotWell { .. } => "`portolan node status` says why",
             Self::Certificate { .. } => "report it with this output",
         }
     }
@@ -206,6 +213,7 @@ impl NodeError {
             | Self::Refused { .. }
             | Self::Silent { .. }
             | Self::NotRunning { .. }
+            | Self::NotWell { .. }
             | Self::System { .. } => 1,
             _ => 2,
         }

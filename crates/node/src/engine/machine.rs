@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use portolan::proxy::{Answer, Answered, Incoming, SpannedPort, asks_for, time_left};
 use portolan::{
-    Deadline, Message, PendingReply, Refused, RequestError, Room, SendError, SendRight,
-    Token, Urgency, WhenFull,
+    Deadline, Message, PendingReply, Refused, RequestError, Room, SendError, SendRight, Token,
+    Urgency, WhenFull,
 };
 use portolan_abi::node::NodeId;
 use portolan_proto::Time;

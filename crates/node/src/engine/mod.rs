@@ -219,6 +219,12 @@ impl Engine {
         self.node.leave(time(now));
     }
 
+    /// What a peer is called; its id if that is not known.
+    pub fn name_of(&self, node: NodeId) -> String {
+        let name = self.machine.names.get(&node).cloned();
+        name.unwrap_or_else(|| node.to_string())
+    }
+
     /// Whether there is no connection.
     pub fn is_alone(&self) -> bool {
         self.links.is_empty()
@@ -244,11 +250,7 @@ impl Engine {
     /// # Errors
     ///
     /// Why it cannot be waited for.
-    pub fn span(
-        &mut self,
-        settings: config::Span,
-        domain: Domain,
-    ) -> Result<(), String> {
+    pub fn span(&mut self, settings: config::Span, domain: Domain) -> Result<(), String> {
         self.unspan(&settings.domain);
         self.last_domain += 1;
         let key = DomainKey(self.last_domain);
@@ -315,7 +317,13 @@ impl Engine {
                 let since = silent.and_then(|view| at.checked_sub(now.since(view.heard)));
                 let name = self.machine.name_of(peer);
                 let unreachable_since = since;
-                (peer, portolan::proxy::Node { name, unreachable_since })
+                (
+                    peer,
+                    portolan::proxy::Node {
+                        name,
+                        unreachable_since,
+                    },
+                )
             })
             .collect();
         let own = portolan::proxy::Node {
@@ -603,5 +611,7 @@ impl Engine {
 /// A node's name as a domain has it, whose names of nodes are shorter.
 fn short(name: &str) -> String {
     // Names of nodes have letters of one byte.
-    name.chars().take(portolan_abi::limits::MAX_NODE_NAME).collect()
+    name.chars()
+        .take(portolan_abi::limits::MAX_NODE_NAME)
+        .collect()
 }

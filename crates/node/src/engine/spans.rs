@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use portolan::proxy::{self, ProxyPort, Query, SpannedPort};
 use portolan::{
-    Access, Deadline, Domain, Notice, PortOptions, ReceiveRight, SendRight, Token,
-    WaitSet, Waitable,
+    Access, Deadline, Domain, Notice, PortOptions, ReceiveRight, SendRight, Token, WaitSet,
+    Waitable,
 };
 use portolan_abi::node::NodeId;
 use portolan_proto::node::{DomainKey, PortKey, RequestKey};
@@ -84,12 +84,7 @@ impl Span {
     }
 
     /// A port that stands for one of this name on a node.
-    pub(super) fn bind(
-        &self,
-        name: &str,
-        node: &str,
-        options: PortOptions,
-    ) -> Option<ProxyPort> {
+    pub(super) fn bind(&self, name: &str, node: &str, options: PortOptions) -> Option<ProxyPort> {
         self.set.get(self.programs)?.bind(name, node, options).ok()
     }
 

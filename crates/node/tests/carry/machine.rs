@@ -366,7 +366,10 @@ fn run(
         let waits = listeners.iter().filter_map(|(it, _)| it.wake_at());
         let waits = waits.chain(engine.wake_at());
         // Faults are made by others, and dials are looked at.
-        let wake = waits.chain([now + Duration::from_millis(20)]).min().unwrap();
+        let wake = waits
+            .chain([now + Duration::from_millis(20)])
+            .min()
+            .unwrap();
         let by = Instant::now() + wake.saturating_sub(clock.now());
         poll(&fds, Some(by)).unwrap();
         drop(fds);

@@ -149,7 +149,9 @@ fn requests_are_answered_there_and_back(network: &Network) {
         let message = numbered(&roof.domain, number, &[100]);
         right.begin_request(message, WhenFull::Wait(PATIENCE.into()))
     };
-    let mut open: BTreeMap<u32, _> = (0..60).map(|number| (number, ask(number).unwrap())).collect();
+    let mut open: BTreeMap<u32, _> = (0..60)
+        .map(|number| (number, ask(number).unwrap()))
+        .collect();
     let get = |_| upper.get_request(Access::Later, PATIENCE).unwrap();
     let mut requests: Vec<_> = (0..40).map(get).collect();
     while let Some(request) = requests.pop() {
@@ -205,7 +207,10 @@ fn many_ports_on_one_link_do_not_hold_up_one_another(network: &Network) {
     let stuck = bind(&hall, "stuck");
     let to_stuck = roof.domain.connect("stuck", PATIENCE).unwrap();
     while to_stuck
-        .send(numbered(&roof.domain, 0, &[9000]), Deadline::after(Duration::from_millis(300)))
+        .send(
+            numbered(&roof.domain, 0, &[9000]),
+            Deadline::after(Duration::from_millis(300)),
+        )
         .is_ok()
     {}
     std::thread::scope(|scope| {
@@ -225,7 +230,10 @@ fn many_ports_on_one_link_do_not_hold_up_one_another(network: &Network) {
     });
     let report = roof.report();
     let mut proxies = report.spans[0].proxies.iter();
-    assert!(proxies.any(|proxy| proxy.name == "stuck" && proxy.waits), "{report:#?}");
+    assert!(
+        proxies.any(|proxy| proxy.name == "stuck" && proxy.waits),
+        "{report:#?}"
+    );
     drop(stuck);
     until("the stuck right is dead", || !to_stuck.is_live());
     is_empty(&hall);
@@ -240,7 +248,10 @@ fn a_port_that_is_full_keeps_its_senders_and_loses_nothing(network: &Network) {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for number in 0..300 {
-                send(&right, numbered(&roof.domain, number, &[number as usize % 3 * 10_000 + 1]));
+                send(
+                    &right,
+                    numbered(&roof.domain, number, &[number as usize % 3 * 10_000 + 1]),
+                );
             }
         });
         for number in 0..300 {
@@ -272,11 +283,17 @@ fn names_are_found_on_the_node_that_has_them(network: &Network) {
         assert!(named.unwrap().is_live());
     }
     let none = attic.domain.connect("upper@cellar", PATIENCE);
-    assert!(matches!(none, Err(ConnectError::NoSuchNode { .. })), "{none:?}");
+    assert!(
+        matches!(none, Err(ConnectError::NoSuchNode { .. })),
+        "{none:?}"
+    );
     // What was not let out is not found, and what comes later is.
     let soon = Deadline::after(Duration::from_millis(300));
     let private = attic.domain.connect("private", soon);
-    assert!(matches!(private, Err(ConnectError::NoSuchPort { .. })), "{private:?}");
+    assert!(
+        matches!(private, Err(ConnectError::NoSuchPort { .. })),
+        "{private:?}"
+    );
     std::thread::scope(|scope| {
         let waits = scope.spawn(|| attic.domain.connect("later", PATIENCE).unwrap());
         std::thread::sleep(Duration::from_millis(100));
@@ -285,7 +302,12 @@ fn names_are_found_on_the_node_that_has_them(network: &Network) {
         drop(later);
     });
     // Its own name, too.
-    assert!(hall.domain.connect("upper@hall", PATIENCE).unwrap().is_live());
+    assert!(
+        hall.domain
+            .connect("upper@hall", PATIENCE)
+            .unwrap()
+            .is_live()
+    );
     let nodes = attic.domain.nodes(PATIENCE).unwrap();
     let mut names: Vec<_> = nodes.iter().map(|node| node.name.as_str()).collect();
     names.sort_unstable();
@@ -303,6 +325,8 @@ fn rights_that_nobody_has_any_more_leave_nothing_behind(network: &Network) {
         let came = upper.receive(Access::Later, PATIENCE).unwrap();
         is_numbered(&came, number, &[5000]);
     }
-    until("no proxy is left", || roof.report().spans[0].proxies.is_empty());
+    until("no proxy is left", || {
+        roof.report().spans[0].proxies.is_empty()
+    });
     until("nothing is lent", || hall.report().spans[0].lent.is_empty());
 }
