@@ -48,6 +48,8 @@ pub(crate) enum Command {
     Invite(InviteArgs),
     Join(JoinArgs),
     Forget(ForgetArgs),
+    Span(SpanArgs),
+    Unspan(UnspanArgs),
     Authority(AuthorityArgs),
     /// Run the node until it is asked to end
     #[command(after_help = concat!("Example:\n  portolan node up", exit_codes!()))]
@@ -110,6 +112,34 @@ pub(crate) struct ForgetArgs {
     pub(crate) node: NodeId,
 }
 
+/// Share a domain with other nodes: ports of either are found from both.
+///
+/// Only ports that were bound as spanned are let out, and those that are named here. It is written to
+/// node.toml, in place of what it said of the domain, and holds at once if the node runs.
+#[derive(Debug, clap::Args)]
+#[command(after_help = concat!("Example:\n  portolan node span cameras\n  portolan node span cameras --local cameras.1 --nodes roof --ports upper", exit_codes!()))]
+pub(crate) struct SpanArgs {
+    /// The name that all nodes call it
+    pub(crate) domain: String,
+    /// This machine's name for it (default: the same)
+    #[arg(long, value_name = "NAME")]
+    pub(crate) local: Option<String>,
+    /// Nodes whose programs come in, by name or id (default: all)
+    #[arg(long, value_name = "NODE", value_delimiter = ',')]
+    pub(crate) nodes: Vec<String>,
+    /// Names of ports that are let out though they were not bound as spanned
+    #[arg(long, value_name = "PORT", value_delimiter = ',')]
+    pub(crate) ports: Vec<String>,
+}
+
+/// Share a domain no more: rights on ports elsewhere are dead, here and there.
+#[derive(Debug, clap::Args)]
+#[command(after_help = concat!("Example:\n  portolan node unspan cameras", exit_codes!()))]
+pub(crate) struct UnspanArgs {
+    /// The name that all nodes call it
+    pub(crate) domain: String,
+}
+
 /// Back up the authority's key, or have it on this node too.
 #[derive(Debug, clap::Args)]
 #[command(after_help = concat!("Example:\n  portolan node authority --copy authority.pem\n  portolan node authority --install authority.pem", exit_codes!()))]
@@ -130,6 +160,9 @@ pub(crate) struct StatusArgs {
     /// Print it as JSON
     #[arg(long)]
     pub(crate) json: bool,
+    /// Exit with 1 unless each peer of node.toml is linked and each domain spanned
+    #[arg(long)]
+    pub(crate) check: bool,
 }
 
 /// Start nodes on this machine, run a command beside each of them, and end them.

@@ -9,11 +9,12 @@ use std::sync::Arc;
 
 use portolan_node::audit::{self, Event};
 use portolan_node::authority::{self, Authority};
-use portolan_node::config::{Config, is_node_name};
+use portolan_node::config::{Config, Span, is_node_name};
 use portolan_node::join;
+use portolan_node::span_table;
 use portolan_node::state::State;
 use portolan_node::token::Token;
-use portolan_node::up::{self, Ask, PeerStatus, Status};
+use portolan_node::up::{self, Ask, PeerState, PeerStatus, SpanState, SpanStatus, Status};
 use portolan_node::{NodeError, Result, invitations, lab};
 use portolan_transport::clock::{Clock, SystemClock};
 use portolan_transport::{Address, Moment};
@@ -21,7 +22,8 @@ use sd_notify::NotifyState;
 use serde::Serialize;
 
 use crate::args::{
-    Args, AuthorityArgs, Command, ForgetArgs, InitArgs, InviteArgs, JoinArgs, NewArgs, StatusArgs,
+    Args, AuthorityArgs, Command, ForgetArgs, InitArgs, InviteArgs, JoinArgs, NewArgs, SpanArgs,
+    StatusArgs, UnspanArgs,
 };
 
 pub(crate) fn run(args: &Args) -> Result<()> {
@@ -39,6 +41,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         Command::Invite(args) => invite(&state, args, now),
         Command::Join(args) => join(&state, args, clock),
         Command::Forget(args) => forget(&state, args, now),
+        Command::Span(args) => span(&state, args),
+        Command::Unspan(args) => unspan(&state, args),
         Command::Authority(args) => keep_authority(&state, args),
         Command::Up => up::run(&state, clock, |status| {
             eprintln!(
@@ -198,10 +202,50 @@ fn forget(state: &State, args: &ForgetArgs, now: Moment) -> Result<()> {
             node: audit::id(args.node),
         },
     )?;
+    reload(state)
+}
+
+/// Has the running node look at its files again, if one runs.
+fn reload(state: &State) -> Result<()> {
     match up::ask(state, Ask::Reload) {
         Ok(_) | Err(NodeError::NotRunning { .. }) => Ok(()),
         Err(error) => Err(error),
     }
+}
+
+/// node.toml's text.
+fn config_text(state: &State) -> Result<String> {
+    state.read("node.toml")?.ok_or_else(|| NodeError::NotMade {
+        path: state.path().to_owned(),
+    })
+}
+
+fn span(state: &State, args: &SpanArgs) -> Result<()> {
+    let span = Span {
+        domain: args.domain.clone(),
+        local: args.local.clone().unwrap_or_else(|| args.domain.clone()),
+        nodes: match args.nodes.is_empty() {
+            true => vec!["*".to_owned()],
+            false => args.nodes.clone(),
+        },
+        ports: args.ports.clone(),
+    };
+    let text = config_text(state)?;
+    let new = span_table::with(&text, &state.file("node.toml"), &span)?;
+    state.write("node.toml", &new)?;
+    reload(state)
+}
+
+fn unspan(state: &State, args: &UnspanArgs) -> Result<()> {
+    let text = config_text(state)?;
+    let new = span_table::without(&text, &state.file("node.toml"), &args.domain)?;
+    if new == text {
+        return Err(NodeError::Wrong {
+            what: format!("node.toml spans no domain {:?}", args.domain),
+        });
+    }
+    state.write("node.toml", &new)?;
+    reload(state)
 }
 
 fn keep_authority(state: &State, args: &AuthorityArgs) -> Result<()> {
@@ -252,6 +296,9 @@ struct Versioned<T> {
 
 fn status(state: &State, args: &StatusArgs) -> Result<()> {
     let status = status_of(&up::ask(state, Ask::Status)?)?;
+    if args.check {
+        return check(&status);
+    }
     if args.json {
         let value = Versioned {
             version: env!("CARGO_PKG_VERSION"),
@@ -280,7 +327,76 @@ fn status(state: &State, args: &StatusArgs) -> Result<()> {
         text += &format!("forgotten    {node}\n");
     }
     text += &peers(&status.peers);
+    text += &spans(&status.spans);
+    if status.left_behind > 0 {
+        text += &format!(
+            "\nleft behind  {} messages that could not travel\n",
+            status.left_behind
+        );
+    }
     say(text.trim_end())
+}
+
+/// Says what is not as it should be.
+fn check(status: &Status) -> Result<()> {
+    let mut wrong = Vec::new();
+    for peer in &status.peers {
+        let is_to_be = peer.address.is_some() || peer.state == PeerState::Unreachable;
+        if is_to_be && peer.state != PeerState::Up {
+            let who = peer.name.as_ref().or(peer.address.as_ref());
+            let who = who.or(peer.node.as_ref()).cloned().unwrap_or_default();
+            wrong.push(format!("{who} is {}", peer.state.in_words()));
+        }
+    }
+    for span in &status.spans {
+        if span.state != SpanState::Up {
+            let domain = &span.report.domain;
+            wrong.push(format!("{domain} is {}", span.state.in_words()));
+        }
+    }
+    match wrong.is_empty() {
+        true => say("ok"),
+        false => Err(NodeError::NotWell {
+            what: wrong.join("; "),
+        }),
+    }
+}
+
+fn spans(spans: &[SpanStatus]) -> String {
+    let mut text = String::new();
+    for span in spans {
+        let report = &span.report;
+        text += &format!(
+            "\nspan {} ({})  {}, {} requests made, {} served\n",
+            report.domain,
+            report.local,
+            span.state.in_words(),
+            report.asking,
+            report.serving,
+        );
+        for proxy in &report.proxies {
+            text += &format!(
+                "  {} -> {}  sent {}, unacknowledged {}, waiting {}{}\n",
+                proxy.name,
+                proxy.node,
+                proxy.sent,
+                proxy.unacknowledged,
+                proxy.depth,
+                if proxy.waits { ", held up" } else { "" },
+            );
+        }
+        for lent in &report.lent {
+            text += &format!("  {} <- others  delivered {}", lent.name, lent.delivered);
+            if !lent.waiting.is_empty() {
+                text += &format!(", waiting for room: {}", lent.waiting.join(", "));
+            }
+            text += "\n";
+        }
+        if let Some(failure) = &span.failure {
+            text += &format!("  {failure}\n");
+        }
+    }
+    text
 }
 
 fn peers(peers: &[PeerStatus]) -> String {

@@ -130,6 +130,12 @@ pub enum NodeError {
         /// The system's reason.
         source: io::Error,
     },
+    /// The state's: the running node is not as its files want it.
+    #[error("not all is well: {what}")]
+    NotWell {
+        /// What is not.
+        what: String,
+    },
     /// Ours: a certificate could not be made.
     #[error("cannot make a certificate: {what}")]
     Certificate {
@@ -202,6 +208,7 @@ impl NodeError {
             Self::Command { .. } => "look at what it has printed",
             Self::Silent { .. } => "look whether it hangs, and run it again",
             Self::System { .. } => "run `portolan doctor`; look at limits (ulimit -a)",
+            Self::NotWell { .. } => "`portolan node status` says why",
             Self::Certificate { .. } => "report it with this output",
         }
     }
@@ -216,6 +223,7 @@ impl NodeError {
             | Self::Command { .. }
             | Self::Silent { .. }
             | Self::NotRunning { .. }
+            | Self::NotWell { .. }
             | Self::System { .. } => 1,
             _ => 2,
         }

@@ -1,7 +1,6 @@
 //! The node: one daemon a machine, which links its domains to those of other machines.
 //!
-//! This crate has a node's identity and its links. What travels over the links, beside a hello and
-//! pings, is the message plane's.
+//! This crate has a node's identity, its links, and the engine that carries messages over them.
 //!
 //! | module | holds |
 //! |---|---|
@@ -12,6 +11,7 @@
 //! | [`invitations`] | tokens that were given out, each good once |
 //! | [`join`] | what a newcomer and the node that lets it in say to one another |
 //! | [`engine`] | what carries messages between this machine's domains and those of others |
+//! | [`span_table`] | the domains in node.toml, as commands change them |
 //! | [`audit`] | who was let in, refused, forgotten |
 //! | [`lab`] | nodes on one machine, and a command beside each |
 //! | [`up`] | a running node: its listener, its links, its control socket |
@@ -25,6 +25,7 @@ mod error;
 pub mod invitations;
 pub mod join;
 pub mod lab;
+pub mod span_table;
 pub mod state;
 pub mod token;
 pub mod up;

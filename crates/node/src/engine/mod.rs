@@ -219,6 +219,12 @@ impl Engine {
         self.node.leave(time(now));
     }
 
+    /// What a peer is called; its id if that is not known.
+    pub fn name_of(&self, node: NodeId) -> String {
+        let name = self.machine.names.get(&node).cloned();
+        name.unwrap_or_else(|| node.to_string())
+    }
+
     /// Whether there is no connection.
     pub fn is_alone(&self) -> bool {
         self.links.is_empty()

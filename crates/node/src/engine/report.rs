@@ -26,6 +26,21 @@ pub struct SpanReport {
     pub serving: usize,
 }
 
+impl SpanReport {
+    /// Of a domain that is not spanned yet.
+    pub fn empty(domain: String, local: String, nodes: Vec<String>) -> Self {
+        Self {
+            domain,
+            local,
+            nodes,
+            proxies: Vec::new(),
+            lent: Vec::new(),
+            asking: 0,
+            serving: 0,
+        }
+    }
+}
+
 /// A port there that programs here have rights on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProxyReport {

@@ -1,28 +1,29 @@
-//! A running node: its listener, its links, its control socket.
+//! A running node: its listener, its links, its domains, its sockets for commands and programs.
 //!
-//! One thread waits for all of them. Names are looked up beside it, because that may take long.
+//! One thread waits for all of them, and drives the [engine](crate::engine) that carries messages.
+//! Names are looked up beside it, and domains joined, because that may take long.
 //!
 //! # Invariants
 //!
-//! - **U1** With each peer there is at most one link. Of two that cross, both sides keep the one
-//!   that the node with the smaller id has connected.
+//! - **U1** With each peer there is at most one link: the protocol keeps one of those that cross.
 //! - **U2** A node id stands for one running node: a second one with the same id is refused, and
 //!   the audit log says so.
-//! - **U3** A peer that is silent is *unreachable* after `silent_after`, and after `dead_after` its
-//!   link is given up.
+//! - **U3** A peer that is silent is *unreachable* after `silent_after`, and after `dead_after` it is
+//!   given up.
 
 mod control;
 mod dial;
-mod link;
+mod programs;
+mod spans;
 mod status;
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use portolan_abi::join::JoinOutcome;
+use portolan_proto::node::Settings;
 use portolan_sys::process::{EventFd, poll, random};
 use portolan_sys::watch::UnixSignal;
 use portolan_transport::clock::Clock;
@@ -32,22 +33,22 @@ use portolan_transport::{
 };
 
 pub use control::{Ask, ask};
-pub use status::{PeerState, PeerStatus, Status};
+pub use status::{PeerState, PeerStatus, SpanState, SpanStatus, Status};
 
 use crate::audit::{self, Event};
 use crate::authority::{self, Authority, renew_at};
 use crate::config::Config;
+use crate::engine::{Engine, Happened, Report};
 use crate::join::{Guest, Rates};
 use crate::state::{Running, State};
 use crate::{NodeError, Result};
 use control::Control;
 use dial::{Dial, Phase};
-use link::{Asked, Hello, Link};
+use programs::Programs;
+use spans::Spans;
 
 /// Newcomers that are let in at once, at most.
 const MOST_GUESTS: usize = 16;
-/// Links, at most: each has two descriptors and its buffers in the kernel.
-const MOST_LINKS: usize = 256;
 /// How often it looks at its certificate, which a jump of the clock may end.
 const LOOK: Duration = Duration::from_secs(60);
 /// How long links have to take the farewell.
@@ -71,7 +72,8 @@ pub fn run(state: &State, clock: Arc<dyn Clock>, ready: impl FnOnce(&Status)) ->
     let [first, second] = signals;
     let failed = || NodeError::system("cannot catch SIGINT and SIGTERM");
     let signals = [first.map_err(failed())?, second.map_err(failed())?];
-    ready(&node.status());
+    let status = node.status();
+    ready(&status);
     while !node.ending {
         node.wait(&signals)?;
         node.step();
@@ -89,20 +91,19 @@ struct Node {
     config: Config,
     clock: Arc<dyn Clock>,
     running: Running,
-    run: [u8; 16],
     id: NodeId,
+    engine: Engine,
+    spans: Spans,
+    programs: Programs,
     cluster: Cluster,
     transport: Tcp,
     listener: Box<dyn Listener>,
     dials: Vec<Dial>,
-    links: Vec<Link>,
     guests: Vec<Guest>,
     rates: Rates,
     control: Control,
-    /// Names have been looked up.
+    /// Names have been looked up, or domains joined.
     names: Arc<EventFd>,
-    /// The highest incarnation that each peer has shown, and which run that was (U2).
-    seen: BTreeMap<NodeId, (u64, [u8; 16])>,
     certificate: Certificate,
     looks_at: Duration,
     /// Refusals of this minute.
@@ -127,17 +128,35 @@ impl Node {
         let now = clock.now();
         let event = EventFd::new().map_err(NodeError::system("cannot make a descriptor"))?;
         let dials = config.peers.iter();
+        let authorities = authority::authorities(state)?;
+        let first = authorities.first().ok_or_else(|| NodeError::Damaged {
+            path: state.file("authority.crt"),
+            what: "there is no certificate in it".to_owned(),
+        })?;
+        let mut settings = Settings::new(
+            cluster.node(),
+            running.incarnation,
+            // What nodes of one cluster have in common.
+            Certificate::read(first)?.key,
+        );
+        settings.run = random().map_err(NodeError::system("cannot draw a number"))?;
+        settings.silent_after = config.silent_after;
+        settings.dead_after = config.dead_after;
+        settings.ping_after = settings.ping_after.min(config.silent_after / 3);
+        let engine = Engine::new(settings, &config.name).map_err(|name| NodeError::Wrong {
+            what: format!("{name:?} is no name of a node"),
+        })?;
         let mut node = Self {
             dials: dials.map(|peer| Dial::new(peer.clone(), now)).collect(),
             control: Control::new(state)?,
-            run: random().map_err(NodeError::system("cannot draw a number"))?,
+            programs: Programs::new(state)?,
+            spans: Spans::new(&config.spans),
+            engine,
             id: cluster.node(),
             names: Arc::new(event),
             state: state.clone(),
-            links: Vec::new(),
             guests: Vec::new(),
             rates: Rates::default(),
-            seen: BTreeMap::new(),
             looks_at: now,
             refusals: 0,
             ending: false,
@@ -153,14 +172,6 @@ impl Node {
         Ok(node)
     }
 
-    fn own(&self) -> Hello {
-        Hello {
-            name: self.config.name.clone(),
-            incarnation: self.running.incarnation,
-            run: self.run,
-        }
-    }
-
     fn today(&self) -> Moment {
         Moment {
             seconds: self.clock.of_day().as_secs(),
@@ -173,7 +184,8 @@ impl Node {
         fds.push(self.names.as_fd());
         fds.push(self.listener.descriptor());
         fds.extend(self.control.descriptors());
-        fds.extend(self.links.iter().map(|link| link.connection.descriptor()));
+        fds.extend(self.programs.descriptors());
+        fds.extend(self.engine.descriptors());
         fds.extend(
             self.guests
                 .iter()
@@ -182,12 +194,14 @@ impl Node {
         let dials = self.dials.iter().filter_map(Dial::connection);
         fds.extend(dials.map(|connection| connection.descriptor()));
         let now = self.clock.now();
-        let wakes = self.links.iter().map(Link::wake_at);
-        let wakes = wakes
-            .chain(self.dials.iter().filter_map(Dial::wake_at))
+        let dials = self.dials.iter().filter_map(Dial::wake_at);
+        let wakes = dials
             .chain(self.guests.iter().map(Guest::until))
             .chain(self.listener.wake_at())
-            .chain(self.control.wake_at(now));
+            .chain(self.control.wake_at(now))
+            .chain(self.programs.wake_at())
+            .chain(self.spans.wake_at())
+            .chain(self.engine.wake_at());
         let wake = wakes.chain([self.looks_at]).min().unwrap_or(now);
         let by = Instant::now() + wake.saturating_sub(now);
         poll(&fds, Some(by)).map_err(NodeError::system("cannot wait"))?;
@@ -200,7 +214,9 @@ impl Node {
         self.take_connections();
         self.let_in();
         self.dial();
-        self.keep_links();
+        self.engine.step(self.clock.now());
+        self.hear_engine();
+        self.keep_spans();
         self.answer_commands();
         if self.clock.now() >= self.looks_at {
             self.look();
@@ -284,22 +300,9 @@ impl Node {
                 "it has the key of this node: two nodes have one identity",
             );
         }
-        let other = self.links.iter().position(|link| link.node == node);
-        if let Some(other) = other {
-            let by_smaller = |ours: bool| ours == (self.id < node);
-            // Of two the same way the later one counts: the peer has given the other up.
-            if self.links[other].ours != ours && !by_smaller(ours) {
-                return;
-            }
-            self.links.swap_remove(other);
-        } else if self.links.len() >= MOST_LINKS {
-            return self.log(&format!(
-                "refused a link with {node}: there are {MOST_LINKS}"
-            ));
-        }
-        match Link::new(connection, node, ours, self.own(), now) {
-            Ok(link) => self.links.push(link),
-            Err(why) => self.lost(node, &why.to_string()),
+        match self.engine.adopt(now, connection, node, ours) {
+            Ok(()) => {}
+            Err(why) => return self.log(&format!("refused a link with {node}: {why}")),
         }
         for dial in self.dials.iter_mut().filter(|dial| dial.node == Some(node)) {
             dial.linked(now);
@@ -317,75 +320,58 @@ impl Node {
         }
     }
 
-    fn keep_links(&mut self) {
-        let now = self.clock.now();
-        let mut at = 0;
-        while at < self.links.len() {
-            let stepped = self.links[at].step(now);
-            let node = self.links[at].node;
-            let over = match stepped {
-                Ok(asked) => self.do_asked(at, asked),
-                Err(why) => Some(why.to_string()),
-            };
-            let silent = now.saturating_sub(self.links[at].heard);
-            let given_up = self.config.dead_after.is_some_and(|dead| silent >= dead);
-            let over = over.or(given_up.then(|| "it was silent for too long".to_owned()));
-            match over {
-                Some(why) => {
-                    self.links.swap_remove(at);
-                    self.lost(node, &why);
+    /// Does what follows from what the engine has met.
+    fn hear_engine(&mut self) {
+        for happened in self.engine.happened() {
+            match happened {
+                Happened::Linked { node, name } => {
+                    self.log(&format!("linked with {name} ({node})"))
                 }
-                None => at += 1,
-            }
-        }
-    }
-
-    /// Does what a peer has asked for; why its link is over, if it is.
-    fn do_asked(&mut self, at: usize, asked: Vec<Asked>) -> Option<String> {
-        for one in asked {
-            let node = self.links[at].node;
-            match one {
-                Asked::Hello(hello) => {
-                    if !self.is_one(node, &hello) {
-                        let why = "two nodes have its identity, or its state is an old copy";
-                        self.refused(&node.to_string(), why);
-                        return Some(why.to_owned());
+                Happened::Lost {
+                    node,
+                    why,
+                    is_linked: false,
+                } => self.lost(node, &why),
+                Happened::Lost { .. } => {}
+                Happened::Refused { node, why } => {
+                    self.refused(&node.to_string(), &why);
+                    for dial in self.dials.iter_mut().filter(|it| it.node == Some(node)) {
+                        dial.failure = Some(why.clone());
                     }
-                    self.log(&format!("linked with {} ({node})", hello.name));
                 }
-                Asked::Bye => return Some("it has left".to_owned()),
-                Asked::Renew(request) => match self.sign(node, at, &request) {
-                    Ok(certificate) => self.links[at].renewed(&certificate),
+                Happened::Over { node, why } => {
+                    self.log(&format!("the association with {node} is over: {why}"));
+                }
+                Happened::Renew { node, request } => match self.sign(node, &request) {
+                    Ok(certificate) => self.engine.renewed(node, &certificate),
                     Err(error) => self.log(&format!("cannot renew {node}: {error}")),
                 },
-                Asked::Renewed(certificate) => match self.keep_renewed(&certificate) {
+                Happened::Renewed { certificate } => match self.keep_renewed(&certificate) {
                     Ok(()) => self.log("the certificate was renewed"),
                     Err(error) => self.log(&format!("cannot keep a certificate: {error}")),
                 },
+                Happened::SpanLost { domain, why } => {
+                    self.log(&format!("lost the domain {domain}: {why}"));
+                    self.spans.lost(&domain, &why, self.clock.now());
+                }
             }
         }
-        None
     }
 
-    /// Whether a node is the only one with its id, as far as this one has seen (U2).
-    fn is_one(&mut self, node: NodeId, hello: &Hello) -> bool {
-        let shown = (hello.incarnation, hello.run);
-        match self.seen.get(&node) {
-            Some(seen) if seen.0 > shown.0 || (seen.0 == shown.0 && seen.1 != shown.1) => false,
-            _ => {
-                self.seen.insert(node, shown);
-                true
-            }
-        }
+    /// Joins the domains that are to be spanned, and leaves those that are not.
+    fn keep_spans(&mut self) {
+        let now = self.clock.now();
+        let said = self.spans.step(&mut self.engine, &self.names, now);
+        said.iter().for_each(|line| self.log(line));
+        self.programs.step(now, &mut self.spans, &self.engine);
     }
 
     /// Signs a peer's key again. It is the key that it has shown, and no other.
-    fn sign(&self, node: NodeId, at: usize, request: &[u8]) -> Result<Vec<u8>> {
+    fn sign(&self, node: NodeId, request: &[u8]) -> Result<Vec<u8>> {
         let key = authority::read_request(request)?;
         let authority = Authority::load(&self.state)?;
-        let hello = self.links[at].hello.as_ref();
-        let name = hello.map_or("node", |hello| &hello.name);
-        let certificate = authority.sign(name, &key, self.today())?;
+        let name = self.engine.name_of(node);
+        let certificate = authority.sign(&name, &key, self.today())?;
         if Certificate::read(&certificate)?.node() != node {
             return Err(NodeError::Wrong {
                 what: "it asks for the certificate of another key than its own".to_owned(),
@@ -439,9 +425,7 @@ impl Node {
     /// Asks all peers; those that have the authority's key answer.
     fn ask_renewal(&mut self) -> Result<()> {
         let request = authority::request_again(&self.state)?;
-        for link in self.links.iter_mut().filter(|link| link.hello.is_some()) {
-            link.ask_renewal(&request);
-        }
+        self.engine.ask_renewal(&request);
         Ok(())
     }
 
@@ -466,22 +450,23 @@ impl Node {
         }
     }
 
-    /// Looks again at whom it refuses; links with those end.
+    /// Looks again at whom it refuses, whose links end, and which domains are to be spanned.
     fn reload(&mut self) {
         let forgotten = match self.state.forgotten() {
             Ok(forgotten) => forgotten,
             Err(error) => return self.log(&format!("cannot read whom to refuse: {error}")),
         };
         self.cluster.forget(forgotten.iter().copied());
-        let mut at = 0;
-        while at < self.links.len() {
-            let node = self.links[at].node;
-            if forgotten.contains(&node) {
-                self.links.swap_remove(at);
-                self.lost(node, "it was forgotten");
-            } else {
-                at += 1;
+        let now = self.clock.now();
+        for node in forgotten {
+            self.engine.forget(now, node);
+        }
+        match self.state.config() {
+            Ok(config) => {
+                self.spans.want(&config.spans, now);
+                self.config.spans = config.spans;
             }
+            Err(error) => self.log(&format!("cannot read node.toml again: {error}")),
         }
     }
 
@@ -507,21 +492,15 @@ impl Node {
     /// Says farewell to all peers, and ends.
     fn leave(&mut self) {
         let until = self.clock.now() + FAREWELL;
-        self.links.iter_mut().for_each(Link::leave);
-        while self.clock.now() < until {
-            let now = self.clock.now();
-            // A link that has failed takes no farewell.
-            self.links
-                .retain_mut(|link| link.step(now).is_ok() && !link.has_said());
-            if self.links.is_empty() {
-                break;
-            }
+        self.engine.leave(self.clock.now());
+        while self.clock.now() < until && !self.engine.is_alone() {
+            self.engine.step(self.clock.now());
             std::thread::sleep(Duration::from_millis(1));
         }
         self.log("left");
     }
 
-    fn status(&self) -> Status {
+    fn status(&mut self) -> Status {
         let now = self.clock.now();
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
@@ -530,24 +509,32 @@ impl Node {
             let dial = dials.find(|d| d.node == Some(node) && matches!(d.phase, Phase::Linked));
             dial.map(|dial| dial.target.clone())
         };
-        let linked = self.links.iter().map(|link| {
-            let silent = now.saturating_sub(link.heard);
-            let is_silent = silent >= self.config.silent_after;
-            let since = if is_silent { link.heard } else { link.since };
-            PeerStatus {
-                node: Some(link.node.to_string()),
-                name: link.hello.as_ref().map(|hello| hello.name.clone()),
-                address: address_of(link.node),
-                state: match (&link.hello, is_silent) {
+        let Report {
+            spans,
+            peers,
+            left_behind,
+            ..
+        } = self.engine.report(now);
+        let spans = self.spans.status(spans);
+        let linked: Vec<PeerStatus> = peers
+            .iter()
+            .map(|peer| PeerStatus {
+                node: Some(peer.node.to_string()),
+                name: Some(peer.name.clone()).filter(|name| !name.is_empty()),
+                address: address_of(peer.node),
+                state: match (peer.is_up, peer.is_unreachable) {
                     (_, true) => PeerState::Unreachable,
-                    (None, false) => PeerState::Connecting,
-                    (Some(_), false) => PeerState::Up,
+                    (false, false) => PeerState::Connecting,
+                    (true, false) => PeerState::Up,
                 },
-                for_ms: millis(now.saturating_sub(since)),
-                round_trip_us: link.round_trip.map(micros),
+                for_ms: millis(peer.lasts),
+                round_trip_us: peer.round_trip.map(micros),
+                sent_bytes: peer.bytes.0,
+                received_bytes: peer.bytes.1,
+                in_flight_bytes: peer.in_flight.0,
                 failure: None,
-            }
-        });
+            })
+            .collect();
         let dialled = self
             .dials
             .iter()
@@ -562,6 +549,9 @@ impl Node {
             },
             for_ms: millis(now.saturating_sub(dial.since)),
             round_trip_us: None,
+            sent_bytes: 0,
+            received_bytes: 0,
+            in_flight_bytes: 0,
             failure: dial.failure.clone(),
         });
         let forgotten = self.state.forgotten().unwrap_or_default();
@@ -574,7 +564,9 @@ impl Node {
             renews_at: renew_at(&self.certificate).to_string(),
             authority: self.state.has("authority.key"),
             forgotten: forgotten.iter().map(ToString::to_string).collect(),
-            peers: linked.chain(dialled).collect(),
+            peers: linked.into_iter().chain(dialled).collect(),
+            spans,
+            left_behind,
         }
     }
 }

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::engine::SpanReport;
+
 /// A running node.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Status {
@@ -23,6 +25,42 @@ pub struct Status {
     pub forgotten: Vec<String>,
     /// Nodes that it knows, and addresses that it tries.
     pub peers: Vec<PeerStatus>,
+    /// Domains that it spans, or is to.
+    pub spans: Vec<SpanStatus>,
+    /// Messages and answers that could not travel, or had no place here.
+    pub left_behind: u64,
+}
+
+/// A domain that it spans, or is to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpanStatus {
+    /// How it is.
+    pub state: SpanState,
+    /// Why the last attempt to join it came to nothing.
+    pub failure: Option<String>,
+    /// What goes over it.
+    #[serde(flatten)]
+    pub report: SpanReport,
+}
+
+/// How a span is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SpanState {
+    /// This node is a member of the domain.
+    Up,
+    /// It is being joined.
+    Joining,
+}
+
+impl SpanState {
+    /// As people read it.
+    pub fn in_words(self) -> &'static str {
+        match self {
+            Self::Up => "up",
+            Self::Joining => "joining",
+        }
+    }
 }
 
 /// A peer of it.
@@ -40,6 +78,12 @@ pub struct PeerStatus {
     pub for_ms: u64,
     /// The last round trip, in microseconds.
     pub round_trip_us: Option<u64>,
+    /// Bytes written to it, on the connections that there are.
+    pub sent_bytes: u64,
+    /// Bytes read from it.
+    pub received_bytes: u64,
+    /// Bytes that it has not acknowledged.
+    pub in_flight_bytes: u64,
     /// Why the last attempt came to nothing.
     pub failure: Option<String>,
 }

@@ -1,0 +1,161 @@
+//! The socket for programs: they ask this node to span a domain that they are members of.
+
+use std::ffi::OsStr;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use portolan_abi::FORMAT_VERSION;
+use portolan_abi::node::{PROGRAMS_VERSION, SpanAnswer, SpanOutcome, SpanRequest};
+use portolan_sys::socket::{self, Address};
+
+use super::spans::{Place, Spans};
+use crate::engine::Engine;
+use crate::state::State;
+use crate::{NodeError, Result};
+
+/// Programs that ask at once, at most.
+const MOST: usize = 64;
+/// How long a program has to ask, and its domain to be joined.
+const WITHIN: Duration = Duration::from_secs(5);
+
+/// The node's side.
+#[derive(Debug)]
+pub(super) struct Programs {
+    listener: OwnedFd,
+    asking: Vec<Asking>,
+}
+
+#[derive(Debug)]
+struct Asking {
+    socket: OwnedFd,
+    until: Duration,
+    wants: Option<(String, Place)>,
+}
+
+impl Programs {
+    /// Listens where programs of this state directory's node ask.
+    pub(super) fn new(state: &State) -> Result<Self> {
+        let path = portolan::proxy::programs_socket(Some(state.path()));
+        let path = path.unwrap_or_else(|| state.file("programs.sock"));
+        // The lock of the directory is this process's, so whoever made it has ended.
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(NodeError::file("cannot listen at", &path)(error));
+            }
+            _ => {}
+        }
+        let failed = |error: &dyn std::fmt::Display| NodeError::Wrong {
+            what: format!("cannot listen at {}: {error}", path.display()),
+        };
+        let listener = socket::listen(&Address::Path(path.clone()), 64);
+        let listener = listener.map_err(|error| failed(&error))?;
+        Ok(Self {
+            listener,
+            asking: Vec::new(),
+        })
+    }
+
+    pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        // With so many the next ones wait in the backlog.
+        let listener = (self.asking.len() < MOST).then(|| self.listener.as_fd());
+        let asking = self.asking.iter().filter(|asking| asking.wants.is_none());
+        listener
+            .into_iter()
+            .chain(asking.map(|asking| asking.socket.as_fd()))
+    }
+
+    pub(super) fn wake_at(&self) -> Option<Duration> {
+        self.asking.iter().map(|asking| asking.until).min()
+    }
+
+    /// Takes what came, and answers what is known.
+    pub(super) fn step(&mut self, now: Duration, spans: &mut Spans, engine: &Engine) {
+        while self.asking.len() < MOST
+            && let Ok(Some(socket)) = socket::try_accept(&self.listener)
+        {
+            self.asking.push(Asking {
+                socket,
+                until: now + WITHIN,
+                wants: None,
+            });
+        }
+        self.asking.retain_mut(|asking| {
+            let answer = match asking.step(now, spans, engine) {
+                Ok(None) => return true,
+                Ok(Some(answer)) => answer,
+                Err(Gone) => return false,
+            };
+            // One that does not wait for it needs none: it is one packet.
+            let by = Some(Instant::now());
+            let _ = socket::send_by(&asking.socket, &answer.encode(), &[], by);
+            false
+        });
+    }
+}
+
+/// A program that is gone, or has asked nothing in time.
+struct Gone;
+
+impl Asking {
+    fn step(
+        &mut self,
+        now: Duration,
+        spans: &mut Spans,
+        engine: &Engine,
+    ) -> std::result::Result<Option<SpanAnswer>, Gone> {
+        if self.wants.is_none() {
+            let mut bytes = [0; SpanRequest::MOST];
+            let received = match socket::try_receive(&self.socket, &mut bytes, 0) {
+                Ok(Some(received)) => received,
+                Ok(None) if now < self.until => return Ok(None),
+                Ok(None) | Err(_) => return Err(Gone),
+            };
+            let whole = bytes.get(..received.len).filter(|_| !received.truncated);
+            let request = SpanRequest::decode(whole.unwrap_or_default()).map_err(|_| Gone)?;
+            let user = socket::peer(&self.socket).map_err(|_| Gone)?.uid;
+            if let Some(refusal) = refusal(&request, user) {
+                return Ok(Some(refusal));
+            }
+            let directory = request.directory.as_deref().map(OsStr::from_bytes);
+            let place = Place {
+                owner: request.owner,
+                directory: directory.map(PathBuf::from),
+            };
+            self.wants = Some((request.domain, place));
+        }
+        let Some((domain, place)) = &self.wants else {
+            return Ok(None);
+        };
+        let is_late = now >= self.until;
+        Ok(match spans.asked(domain, place, now) {
+            Ok(true) => Some(SpanAnswer::new(SpanOutcome::Spans, "")),
+            Ok(false) if !is_late => None,
+            Ok(false) => Some(SpanAnswer::new(
+                SpanOutcome::Failed,
+                "the domain could not be joined in time",
+            )),
+            // The next attempt may come to something.
+            Err(_) if !is_late && !engine.spans(domain) => None,
+            Err(why) => Some(SpanAnswer::new(SpanOutcome::Failed, &why)),
+        })
+    }
+}
+
+/// Why a program may not have a domain spanned.
+fn refusal(request: &SpanRequest, user: u32) -> Option<SpanAnswer> {
+    let own = portolan_sys::process::user();
+    if request.version != PROGRAMS_VERSION {
+        return Some(SpanAnswer::new(SpanOutcome::Version, ""));
+    }
+    if request.format != FORMAT_VERSION {
+        return Some(SpanAnswer::new(SpanOutcome::Format, ""));
+    }
+    // Who owns a domain decides where its messages go.
+    if user != own && user != 0 && (own != 0 || user != request.owner) {
+        let why = "this node spans domains of its own user";
+        return Some(SpanAnswer::new(SpanOutcome::NotPermitted, why));
+    }
+    None
+}
