@@ -95,7 +95,8 @@ impl Owned {
             from,
             to: to.map_err(CliError::library("finding the next stage's port"))?,
             domain,
-            asked: false,
+            // Who sends from another node comes later, and its death is the node's to tell.
+            asked: spanned,
         })
     }
 
