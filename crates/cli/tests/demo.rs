@@ -205,3 +205,39 @@ fn a_killed_coordinator_leaves_no_process_and_no_file() {
         assert!(!domains().contains(&format!("portolan-demo-{}", demo.id())));
     }
 }
+
+/// `portolan-node`, which `portolan node` executes. The whole workspace's tests build it.
+fn needs_the_node_program() {
+    let beside =
+        std::path::Path::new(env!("CARGO_BIN_EXE_portolan")).with_file_name("portolan-node");
+    assert!(
+        beside.exists(),
+        "{} is not there: cargo build -p portolan-node",
+        beside.display()
+    );
+}
+
+#[test]
+fn a_file_goes_over_three_nodes_and_a_node_that_is_killed_is_given_up() {
+    needs_the_node_program();
+    let scratch = Scratch::new("nodes");
+    // Two blocks and a part of one.
+    let (path, digest) = scratch.file((5 << 20) + 17);
+    let said = succeeds(&["demo", "nodes", &path, "--names", "--json"]);
+    let report: Value = serde_json::from_str(&said).unwrap();
+    assert_eq!(report["blake3"], digest.as_str());
+    let ways: Vec<_> = report["ways"].as_array().unwrap().iter().collect();
+    assert_eq!(ways.len(), 2);
+    assert!(ways.iter().all(|way| way["gb_per_s"].as_f64() > Some(0.0)));
+    let time = |key: &str| {
+        report[key]
+            .as_f64()
+            .unwrap_or_else(|| panic!("{key}: {report}"))
+    };
+    // Unreachable comes before given up, by the times that the demo sets.
+    assert!(time("unreachable_after_s") < time("given_up_after_s"));
+    assert!(time("no_senders_after_s") >= 0.0);
+    let why = report["given_up_as"].as_str().unwrap();
+    assert!(why.contains("dead") || why.contains("given up"), "{why}");
+    assert!(time("answered_beside") > 0.0 && time("round_trip_us") > 0.0);
+}
