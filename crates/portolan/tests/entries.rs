@@ -219,7 +219,10 @@ fn senders_of_closed_ports_reach_no_other() {
             }
         });
         let mut received = 0;
-        for number in 0..20_000_u64 {
+        let mut number = 0_u64;
+        // Beside busy processes the sender may come to nothing for long.
+        while number < 20_000 || received == 0 {
+            number += 1;
             let shapes = [1, 3, 15, 63, 255];
             let messages = shapes[usize::try_from(number).unwrap() % shapes.len()];
             let mut port = domain.bind(options(messages, 48)).unwrap();
@@ -232,7 +235,6 @@ fn senders_of_closed_ports_reach_no_other() {
             }
         }
         done.store(true, std::sync::atomic::Ordering::Relaxed);
-        assert!(received > 0);
     });
 }
 

@@ -2,7 +2,7 @@
 
 use crate::child::Child;
 use crate::domain;
-use crate::kernel::{content, lend, lend_zeros, pages};
+use crate::kernel::{content, lend, lend_zeros, pages_apart};
 use crate::raw;
 use crate::raw_brokered::{CopySlot, capability, request};
 use portolan::vmmc::{ExportOptions, Notification, OrdinaryMemory, Reach, UpdateError};
@@ -277,7 +277,7 @@ fn pages_that_the_exporter_protects_or_unmaps_are_refused_by_the_host() {
         return;
     }
     let (_host, domain, name) = hosted("guarded");
-    let start = pages(3);
+    let start = pages_apart(1, 3);
     // SAFETY:
     // - Mapped for ever, and reached by raw pointers only; not touched once protected.
     let memory = unsafe { OrdinaryMemory::in_place(start, 3 * PAGE) }.unwrap();

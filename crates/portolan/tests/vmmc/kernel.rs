@@ -36,9 +36,10 @@ pub(crate) fn pages(count: usize) -> *mut u8 {
 }
 
 /// As `pages`, where the kernel puts nothing else by itself: it looks for room from the top
-/// down, and what other threads map does not come into a hole here.
-fn pages_apart(count: usize) -> *mut u8 {
-    let start = without_provenance_mut(1 << 36);
+/// down, and what other threads map does not come into a hole here. Each test has a `place` of its
+/// own.
+pub(crate) fn pages_apart(place: usize, count: usize) -> *mut u8 {
+    let start = without_provenance_mut((1 << 36) + (place << 24));
     map(start, count, MapFlags::FIXED_NOREPLACE)
 }
 
@@ -210,7 +211,7 @@ fn pages_that_the_exporter_protects_are_refused() {
 #[test]
 fn an_exporter_that_unmaps_its_range_loses_nothing_else() {
     let (domain, name) = domain("unmaps");
-    let start = pages_apart(4);
+    let start = pages_apart(0, 4);
     // SAFETY:
     // - Mapped until unmapped below, from where on nothing here reaches those pages.
     let memory = unsafe { OrdinaryMemory::in_place(start.wrapping_add(PAGE), 2 * PAGE) }.unwrap();

@@ -223,8 +223,8 @@ pub struct Occupant {
 /// Names the process that listens at `address`, for error messages; `None` if no process does or if
 /// it is hidden.
 ///
-/// Only processes whose descriptors we may list are found. Of several, the one with the
-/// lowest process id.
+/// Only processes whose descriptors we may list are found. Of several, one that is stopped, because
+/// the others wait for it; else the one with the lowest process id.
 pub fn holder(address: &Address) -> Option<Holder> {
     occupant(address).filter(|o| o.listens)?.holder
 }
@@ -243,13 +243,18 @@ pub fn occupant(address: &Address) -> Option<Occupant> {
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
         .collect();
     pids.sort_unstable();
-    let pid = pids
+    let holders = pids
         .into_iter()
-        .find(|&pid| has_descriptor(pid, wanted.as_bytes()));
-    Some(Occupant {
-        listens,
-        holder: pid.and_then(Holder::of),
-    })
+        .filter(|&pid| has_descriptor(pid, wanted.as_bytes()));
+    let mut holder: Option<Holder> = None;
+    for found in holders.filter_map(Holder::of) {
+        if found.stopped {
+            holder = Some(found);
+            break;
+        }
+        holder = holder.or(Some(found));
+    }
+    Some(Occupant { listens, holder })
 }
 
 /// The inode of the socket that is bound to `address`, from `/proc/net/unix`, and whether it
