@@ -11,6 +11,7 @@ mod fragments;
 mod frozen;
 mod import;
 mod join;
+mod names;
 mod records;
 mod rendezvous;
 mod topic;
@@ -30,6 +31,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("bridge", bridge::run),
     ("import", import::run),
     ("join", join::run),
+    ("names", names::run),
     ("records", records::run),
     ("byte_ring", byte_ring::run),
     ("rendezvous", rendezvous::run),

@@ -1,6 +1,7 @@
 //! Tests domains that span nodes, from the programs' side and the node's: a node of the test's own
 //! is asked for names, and answers, or does not.
 
+mod across;
 mod answers;
 mod deaths;
 mod programs;
