@@ -124,7 +124,7 @@ impl Hostile {
     }
 
     /// The victim closes it.
-    fn is_closed(mut self) {
+    fn ends(mut self) {
         let end = Instant::now() + PATIENCE;
         while self.connection.progress() != State::Failed {
             assert!(Instant::now() < end, "it is not closed");
@@ -181,7 +181,9 @@ fn garbage_at_each_stage_ends_the_association_and_nothing_else() {
     let mut upper = bind(&hall, "upper");
     let _open = bind(&hall, "open");
     let right = roof.domain.connect("upper", PATIENCE).unwrap();
-    let garbage: Vec<u8> = (0..5000_u32).map(|at| (at * 31 + 7) as u8).collect();
+    let garbage: Vec<u8> = (0..5000_u32)
+        .map(|at| (at * 31 + 7).to_le_bytes()[0])
+        .collect();
     type Stage<'a> = Box<dyn Fn(&mut Hostile) + 'a>;
     let stages: Vec<(&str, Stage<'_>)> = vec![
         (
@@ -290,7 +292,7 @@ fn garbage_at_each_stage_ends_the_association_and_nothing_else() {
     for (number, (what, act)) in (0..).zip(&stages) {
         let mut hostile = Hostile::new(&hall);
         act(&mut hostile);
-        hostile.is_closed();
+        hostile.ends();
         let refused =
             |happened: &Happened| matches!(happened, Happened::Refused { node, .. } if *node == ID);
         let happened = hall.happened();
@@ -318,7 +320,7 @@ fn a_half_record_and_silence_are_given_up() {
     let mut hostile = Hostile::new(&hall);
     hostile.greet(1);
     hostile.write(hostile.records, &[40, 0, 0, 0, 8, 0]);
-    hostile.is_closed();
+    hostile.ends();
     let mut gone = Hostile::new(&hall);
     gone.greet(2);
     gone.say(
@@ -327,5 +329,5 @@ fn a_half_record_and_silence_are_given_up() {
         }),
         Sent::default(),
     );
-    gone.is_closed();
+    gone.ends();
 }
