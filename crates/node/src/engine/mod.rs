@@ -45,7 +45,8 @@ use std::time::{Duration, Instant};
 use portolan::{Domain, PendingReply};
 use portolan_abi::node::{ByeReason, DeadReason, NodeId, PortId, ResolveFailure};
 use portolan_proto::node::{
-    Answer, Authenticated, ConnectionId, DomainKey, Event, Node, PortKey, PortSettings, Settings,
+    Answer, Authenticated, ConnectionId, DomainKey, Event, Node, PortKey, PortSettings, RequestKey,
+    Settings,
 };
 use portolan_sys::process::random;
 use portolan_transport::{Connection, TransportError};
@@ -289,12 +290,13 @@ impl Engine {
             // Of an association that is over nobody waits for it.
             let _ = self.node.answer(request, Answer::ServerDead);
         }
-        let asking = &mut self.machine.asking;
-        let open: Vec<_> = asking
-            .extract_if(.., |_, asking| asking.domain == key)
-            .collect();
-        for (request, asking) in open {
-            asking.answer.server_dead();
+        let asking = self.machine.asking.iter();
+        let open = asking.filter(|(_, asking)| asking.domain == key);
+        let open: Vec<RequestKey> = open.map(|(request, _)| *request).collect();
+        for request in open {
+            if let Some(asking) = self.machine.asking.remove(&request) {
+                asking.answer.server_dead();
+            }
             self.node.abandon(now, request);
         }
     }
@@ -458,9 +460,9 @@ impl Engine {
                 self.is_void(flow);
                 self.flow_is_dead(flow);
             }
-            Event::Unused { port } => {
-                // It may have been lent again before this was heard.
-                if self.node.flows_to(port) == 0 && self.machine.take_back(port).is_some() {
+            // It may have been lent again before this was heard.
+            Event::Unused { port } if self.node.flows_to(port) == 0 => {
+                if self.machine.take_back(port).is_some() {
                     self.node.remove_port(now, port, DeadReason::Closed);
                 }
             }

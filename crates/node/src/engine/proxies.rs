@@ -213,6 +213,10 @@ impl Engine {
                 match refused.why {
                     Unsent::TooMany { .. } => {
                         proxy.held = Some((refused.item, answer));
+                        // Those that nobody waits for make room, and so does each that ends.
+                        if self.abandon(flow.peer, domain) {
+                            return true;
+                        }
                         self.park(id);
                     }
                     _ => answer.dropped(),
@@ -220,6 +224,21 @@ impl Engine {
                 false
             }
         }
+    }
+
+    /// Ends the requests at a peer whose programs have stopped to wait; whether there were some.
+    fn abandon(&mut self, peer: NodeId, domain: DomainKey) -> bool {
+        let now = self.protocol_time();
+        let all = self.machine.asking.iter();
+        let gone = all.filter(|(request, asking)| {
+            request.peer == peer && asking.domain == domain && !asking.answer.is_wanted()
+        });
+        let gone: Vec<RequestKey> = gone.map(|(request, _)| *request).collect();
+        for request in &gone {
+            self.machine.asking.remove(request);
+            self.node.abandon(now, *request);
+        }
+        !gone.is_empty()
     }
 
     /// Nothing can be sent on: what comes stays in the proxy's queue.

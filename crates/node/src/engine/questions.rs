@@ -140,10 +140,10 @@ impl Engine {
         let wanted = question.query.node().map(str::to_owned);
         if wanted.as_deref() == Some(self.node.name()) {
             let right = span.domain.connect(&name, Deadline::NOW);
-            return match (right, wanted) {
-                (Ok(right), Some(own)) => self.answer(id, Found::Port(right, own)),
-                _ => {}
-            };
+            if let (Ok(right), Some(own)) = (right, wanted) {
+                self.answer(id, Found::Port(right, own));
+            }
+            return;
         }
         let is_unknown = wanted.is_some() && !question.knows_node;
         if is_unknown && now >= question.since.saturating_add(UNKNOWN_AFTER) {

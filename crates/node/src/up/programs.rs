@@ -88,6 +88,11 @@ impl Programs {
                 Err(Gone) => return false,
             };
             // One that does not wait for it needs none: it is one packet.
+            if answer.outcome == SpanOutcome::Failed
+                && let Some((domain, _)) = &asking.wants
+            {
+                spans.drop_asked(domain);
+            }
             let by = Some(Instant::now());
             let _ = socket::send_by(&asking.socket, &answer.encode(), &[], by);
             false

@@ -100,6 +100,9 @@ impl Spans {
         let mut all = self.all.iter();
         let have = all.find(|have| have.settings.local == domain);
         match have {
+            Some(have) if !have.is_at(place) => {
+                Err("it spans another domain of this name".to_owned())
+            }
             Some(have) => match (&have.phase, &have.failure) {
                 (Phase::Up, _) => Ok(true),
                 (_, Some(failure)) => Err(failure.clone()),
@@ -117,6 +120,14 @@ impl Spans {
                 Ok(false)
             }
         }
+    }
+
+    /// What a program has asked for has come to nothing: it is not tried again.
+    pub(super) fn drop_asked(&mut self, domain: &str) {
+        self.all.retain(|have| {
+            let is_it = have.place.is_some() && have.settings.local == domain;
+            !is_it || matches!(have.phase, Phase::Up)
+        });
     }
 
     /// A domain is lost: it is joined again.
@@ -181,6 +192,14 @@ impl Spans {
 }
 
 impl Wanted {
+    /// Whether it is the domain that is met there.
+    fn is_at(&self, place: &Place) -> bool {
+        match &self.place {
+            Some(own) => own == place,
+            None => place.owner == portolan_sys::process::user() && place.directory.is_none(),
+        }
+    }
+
     fn step(
         &mut self,
         engine: &mut Engine,

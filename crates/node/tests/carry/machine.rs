@@ -233,7 +233,9 @@ impl Machine {
     pub(crate) fn link(&self, other: &Self) {
         let (says, hears) = channel();
         let address = match self.network {
-            Network::Memory(_) => Address::named(&format!("{}<-{}", other.local, self.local)),
+            Network::Memory(_) => {
+                Address::named(&unique(&format!("{}<-{}", other.local, self.local)))
+            }
             Network::Tls(_) => Address::Internet("127.0.0.1:0".parse().unwrap()),
         };
         other.tell(Command::Listen(address, self.id, says));

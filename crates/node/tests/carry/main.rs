@@ -4,6 +4,8 @@
 #[path = "../../../transport/tests/support/certificates.rs"]
 #[allow(dead_code)]
 mod certificates;
+mod faults;
+mod hostile;
 mod machine;
 mod messages;
 

@@ -7,6 +7,7 @@ use portolan::{
     Access, ConnectError, Deadline, Domain, Message, PortOptions, ReceiveRight, RequestError,
     SendRight, Urgency, WhenFull,
 };
+use portolan_abi::node::MAX_OPEN_REQUESTS;
 use portolan_testkit::{PATIENCE, until};
 
 use crate::machine::{Machine, Network};
@@ -19,6 +20,7 @@ crate::scenes! {
     a_port_that_is_full_keeps_its_senders_and_loses_nothing,
     names_are_found_on_the_node_that_has_them,
     rights_that_nobody_has_any_more_leave_nothing_behind,
+    requests_that_nobody_waits_for_any_more_make_room_for_others,
 }
 
 /// Two machines that are linked.
@@ -40,7 +42,8 @@ pub(crate) fn serve(machine: &Machine, name: &str) -> ReceiveRight {
 
 /// A byte that is where it is in this message, and in no other.
 fn byte(number: u32, at: usize) -> u8 {
-    let mixed = (at as u32 ^ number.wrapping_mul(0x9e37_79b9)).wrapping_mul(0x85eb_ca6b);
+    let at = u32::try_from(at).unwrap();
+    let mixed = (at ^ number.wrapping_mul(0x9e37_79b9)).wrapping_mul(0x85eb_ca6b);
     mixed.to_le_bytes()[3]
 }
 
@@ -329,4 +332,31 @@ fn rights_that_nobody_has_any_more_leave_nothing_behind(network: &Network) {
         roof.report().spans[0].proxies.is_empty()
     });
     until("nothing is lent", || hall.report().spans[0].lent.is_empty());
+}
+
+/// A server that answers nobody keeps no others from their answers.
+fn requests_that_nobody_waits_for_any_more_make_room_for_others(network: &Network) {
+    let (hall, roof) = two(network);
+    let options = PortOptions::named("mute")
+        .spanned()
+        .synchronous()
+        .queue(1000);
+    let mut mute = hall.domain.bind(options).unwrap();
+    let mut upper = serve(&hall, "upper");
+    let right = roof.domain.connect("mute", PATIENCE).unwrap();
+    let mut unanswered = Vec::new();
+    for _ in 0..MAX_OPEN_REQUESTS {
+        let pending = right.begin_request(Message::default(), WhenFull::Wait(PATIENCE.into()));
+        drop(pending.unwrap());
+        unanswered.push(mute.get_request(Access::Later, PATIENCE).unwrap());
+    }
+    let right = roof.domain.connect("upper", PATIENCE).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let request = upper.get_request(Access::Later, PATIENCE).unwrap();
+            request.reply(Message::new(b"here").unwrap()).unwrap();
+        });
+        let answer = ask(&right, Message::default()).unwrap();
+        assert_eq!(answer.header(), b"here");
+    });
 }

@@ -37,6 +37,11 @@ impl Answer {
         self.0.send(message)
     }
 
+    /// Whether the client waits still: it has not died, and not given up.
+    pub fn is_wanted(&self) -> bool {
+        self.0.is_live()
+    }
+
     /// Tells the client that its request was dropped unanswered.
     pub fn dropped(self) {
         drop(self.0);

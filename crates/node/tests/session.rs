@@ -1,0 +1,187 @@
+//! What a user does: two nodes of a cluster, a domain that both span, a port here that a program
+//! there calls. With real processes, on one machine, where the domain has two local names.
+
+mod scene;
+
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use portolan::{Access, Domain, Message, PortOptions};
+use portolan_sys::process::dies_with_us;
+use portolan_testkit::{Child as Program, PATIENCE, obey, unique, until};
+use scene::Machine;
+
+/// The command `portolan`, beside `portolan-node`; built if it is not there.
+fn portolan() -> PathBuf {
+    let beside = PathBuf::from(env!("CARGO_BIN_EXE_portolan-node")).with_file_name("portolan");
+    if !beside.exists() {
+        let mut build = Command::new(env!("CARGO"));
+        let built = build.args(["build", "-p", "portolan-cli"]).status();
+        assert!(built.unwrap().success());
+    }
+    beside
+}
+
+fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(portolan());
+    command.args(args).stdin(Stdio::null());
+    command
+}
+
+/// What a command prints, if it succeeds.
+fn prints(args: &[&str]) -> Option<String> {
+    let output = command(args).output().unwrap();
+    let said = output.status.success();
+    said.then(|| String::from_utf8(output.stdout).unwrap())
+}
+
+struct Ends(Child);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A server that runs a command for each request.
+fn serve(domain: &str, name: &str, with: &[&str]) -> Ends {
+    let args = ["port", "serve", name, "--domain", domain, "--spanned", "--"];
+    let mut command = command(&[&args[..], with].concat());
+    let command = command.stdout(Stdio::null()).stderr(Stdio::null());
+    Ends(dies_with_us(command).spawn().unwrap())
+}
+
+/// Two nodes that span a domain; its local names.
+fn two() -> ([Machine; 2], [String; 2]) {
+    let domains = [unique("session-hall"), unique("session-roof")];
+    let mut hall = Machine::new("hall");
+    hall.init();
+    hall.up();
+    let mut roof = Machine::new("roof");
+    roof.join(&hall.invite());
+    roof.up();
+    for (node, local) in [(&hall, &domains[0]), (&roof, &domains[1])] {
+        node.succeeds(&["span", "cameras", "--local", local]);
+        until("all is well", || {
+            let status = node.status();
+            let is_up = |what: &str| status[what][0]["state"] == "up";
+            is_up("spans") && is_up("peers")
+        });
+        assert_eq!(node.succeeds(&["status", "--check"]).trim(), "ok");
+    }
+    ([hall, roof], domains)
+}
+
+#[test]
+fn a_program_calls_a_server_on_another_machine() {
+    let ([hall, roof], [here, there]) = two();
+    let _server = serve(&here, "upper", &["tr", "a-z", "A-Z"]);
+    let call = |data: &str| {
+        let args = [
+            "port",
+            "call",
+            "upper",
+            "--domain",
+            &there,
+            "--timeout",
+            "60",
+            "--data",
+        ];
+        prints(&[&args[..], &[data]].concat())
+    };
+    assert_eq!(call("hello").as_deref(), Some("HELLO"));
+    let long = "portolan ".repeat(20_000);
+    // Arguments have a limit of their own.
+    let file = roof.state.join("long");
+    std::fs::write(&file, &long).unwrap();
+    let file = file.to_str().unwrap();
+    let answer = prints(&["port", "call", "upper", "--domain", &there, file]);
+    assert_eq!(answer, Some(long.to_uppercase()));
+    let status = hall.status();
+    let lent = &status["spans"][0]["lent"];
+    assert!(
+        status["peers"][0]["received_bytes"].as_u64() > Some(180_000),
+        "{status}"
+    );
+    assert!(lent.as_array().is_some(), "{status}");
+    // What was written of it holds after a restart, and is taken back by name.
+    let config = std::fs::read_to_string(roof.state.join("node.toml")).unwrap();
+    assert!(config.contains(&format!(
+        "[[span]]\ndomain = \"cameras\"\nlocal = {there:?}"
+    )));
+    roof.succeeds(&["unspan", "cameras"]);
+    until("it is not spanned", || roof.status()["spans"][0].is_null());
+    roof.fails(&["unspan", "cameras"], 2);
+    roof.fails(&["span", "a@b"], 2);
+    let args = [
+        "port",
+        "call",
+        "upper",
+        "--domain",
+        &there,
+        "--timeout",
+        "1",
+    ];
+    assert_eq!(prints(&args), None);
+}
+
+#[test]
+fn a_killed_node_comes_back_and_so_do_its_ports() {
+    let ([mut hall, _roof], [here, there]) = two();
+    let _server = serve(&here, "upper", &["tr", "a-z", "A-Z"]);
+    let call = || {
+        prints(&[
+            "port",
+            "call",
+            "upper",
+            "--domain",
+            &there,
+            "--timeout",
+            "2",
+            "--data",
+            "a",
+        ])
+    };
+    until("it is called", || call().as_deref() == Some("A"));
+    hall.kill();
+    assert_eq!(call(), None);
+    hall.up();
+    until("it is called again", || call().as_deref() == Some("A"));
+}
+
+#[test]
+fn joins_a_domain_that_its_node_is_to_span() {
+    obey(|order| {
+        let domain = Domain::builder(order).spanning().join()?;
+        let mut port = domain.bind(PortOptions::named("asked").spanned().synchronous())?;
+        std::thread::spawn(move || {
+            let domain = domain;
+            while let Ok(request) = port.get_request(Access::Later, PATIENCE) {
+                let answer = Message::new(domain.name().as_bytes());
+                let _ = answer.map(|answer| request.reply(answer));
+            }
+        });
+        Ok("spanned".to_owned())
+    });
+}
+
+#[test]
+fn a_program_has_its_domain_spanned() {
+    let ([hall, roof], _) = two();
+    let domain = unique("session-asked");
+    let socket = hall.state.join("programs.sock");
+    let mut program = Program::running("joins_a_domain_that_its_node_is_to_span", |command| {
+        command.env("PORTOLAN_NODE_SOCKET", &socket);
+    });
+    assert_eq!(program.ask(&domain), "spanned");
+    let local = unique("session-asks");
+    roof.succeeds(&["span", &domain, "--local", &local]);
+    let here = Domain::join(&local).unwrap();
+    let right = here.connect("asked", PATIENCE).unwrap();
+    let answer = right.request_reply(Message::default(), Access::Later, PATIENCE);
+    assert_eq!(answer.unwrap().header(), domain.as_bytes());
+    // Who kills the program ends what others have of it.
+    program.kill();
+    until("the right is dead", || !right.is_live());
+}
