@@ -163,6 +163,7 @@ fn member(
     };
     Ok(Member {
         guard,
+        own_words: region.own_words(us.space),
         region,
         space: us.space,
         incarnation: us.incarnation,
