@@ -213,7 +213,7 @@ impl Window {
     #[track_caller]
     fn at(&self, offset: usize, len: usize) -> *mut u8 {
         let end = offset.checked_add(len);
-        if !end.is_some_and(|end| end <= self.len()) {
+        if end.is_none_or(|end| end > self.len()) {
             no_room(offset, len, self.len());
         }
         self.base().wrapping_add(offset)
