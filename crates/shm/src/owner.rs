@@ -118,6 +118,65 @@ const fn sending(generation: u32, to: Destination) -> u64 {
     OwnerWord::new(Hold::Sending, generation).0 | stamp << STAMP_SHIFT
 }
 
+impl OwnerEntry {
+    /// See [`OwnerRow::hold`].
+    #[inline]
+    fn hold(&self, generation: u32) {
+        // Relaxed suffices among our threads; the queue's release store of `head` and
+        // the allocation word's exchange order it for the host.
+        // Loom lets a store slip between the two halves of a compare-exchange; nothing else does.
+        #[cfg(loom)]
+        self.word.swap(held(generation), Ordering::Relaxed);
+        #[cfg(not(loom))]
+        self.word.store(held(generation), Ordering::Relaxed);
+    }
+
+    /// Takes back the word that this thread wrote, if it still stands.
+    #[inline]
+    fn take_back(&self, word: u64) {
+        // Release: after the publication or the allocation word, never before. If
+        // another thread of ours has written since, the extent is its business.
+        let _ = self.word.compare_exchange(
+            word,
+            OwnerWord::NONE.0,
+            Ordering::Release,
+            Ordering::Relaxed,
+        );
+    }
+}
+
+/// An extent that its space was found to hold, and the entry of the row that says so.
+#[derive(Clone, Copy)]
+pub struct Held<'r> {
+    entry: &'r OwnerEntry,
+    generation: u32,
+}
+
+impl Held<'_> {
+    /// Notes that the extent is being written to `to`, a slot that we have claimed.
+    #[inline]
+    pub fn sending(&self, to: Destination) {
+        self.entry.to.store(to.0, Ordering::Relaxed);
+        // Release: the destination comes first, for the host.
+        self.entry
+            .word
+            .store(sending(self.generation, to), Ordering::Release);
+    }
+
+    /// Notes that the extent is no longer ours, because its slot, at `to`, is published;
+    /// unless it is ours again already.
+    #[inline]
+    pub fn sent(&self, to: Destination) {
+        self.entry.take_back(sending(self.generation, to));
+    }
+
+    /// Notes that the extent is ours after all: it was not published.
+    #[inline]
+    pub fn hold(&self) {
+        self.entry.hold(self.generation);
+    }
+}
+
 impl<'r> OwnerRow<'r> {
     /// The row of `space` over `entries`, one for each page of the pool.
     pub fn new(entries: &'r [OwnerEntry], space: u8) -> Self {
@@ -151,56 +210,48 @@ impl<'r> OwnerRow<'r> {
     /// before the take is committed (O1).
     #[inline]
     pub fn hold(&self, page: u32, generation: u32) -> Result<(), OwnerError> {
-        // Relaxed suffices among our threads; the queue's release store of `head` and
-        // the allocation word's exchange order it for the host.
-        let word = &self.entry(page)?.word;
-        // Loom lets a store slip between the two halves of a compare-exchange; nothing else does.
-        #[cfg(loom)]
-        word.swap(held(generation), Ordering::Relaxed);
-        #[cfg(not(loom))]
-        word.store(held(generation), Ordering::Relaxed);
+        self.entry(page)?.hold(generation);
         Ok(())
     }
 
     /// Checks that the extent is ours.
     #[inline]
     pub fn check(&self, page: u32, generation: u32) -> Result<(), OwnerError> {
-        let found = OwnerWord(self.entry(page)?.word.load(Ordering::Relaxed));
+        self.held(page, generation).map(drop)
+    }
+
+    /// The same; its entry, for what happens to it next.
+    #[inline]
+    pub fn held(&self, page: u32, generation: u32) -> Result<Held<'r>, OwnerError> {
+        let entry = self.entry(page)?;
+        let found = OwnerWord(entry.word.load(Ordering::Relaxed));
         if found.0 == held(generation) {
-            return Ok(());
+            return Ok(Held { entry, generation });
         }
         Err(refusal(page, generation, found))
     }
 
-    /// Notes that the extent is being written to `to`, a slot that we have claimed.
+    /// See [`Held::sending`].
     #[inline]
     pub fn sending(&self, page: u32, generation: u32, to: Destination) {
         if let Ok(entry) = self.entry(page) {
-            entry.to.store(to.0, Ordering::Relaxed);
-            // Release: the destination comes first, for the host.
-            entry.word.store(sending(generation, to), Ordering::Release);
+            Held { entry, generation }.sending(to);
         }
     }
 
-    /// Notes that the extent is no longer ours, because its slot, at `to`, is published;
-    /// unless it is ours again already.
+    /// See [`Held::sent`].
     #[inline]
     pub fn sent(&self, page: u32, generation: u32, to: Destination) {
-        self.take_back(page, sending(generation, to));
+        if let Ok(entry) = self.entry(page) {
+            Held { entry, generation }.sent(to);
+        }
     }
 
     /// Takes back the word that this thread wrote, if it still stands.
     #[inline]
     fn take_back(&self, page: u32, word: u64) {
         if let Ok(entry) = self.entry(page) {
-            // Release: after the publication or the allocation word, never before. If
-            // another thread of ours has written since, the extent is its business.
-            let _ = entry.word.compare_exchange(
-                word,
-                OwnerWord::NONE.0,
-                Ordering::Release,
-                Ordering::Relaxed,
-            );
+            entry.take_back(word);
         }
     }
 

@@ -87,12 +87,14 @@ impl Window {
     }
 
     /// The first byte. Other processes may change what it points to at any time.
+    #[inline]
     pub fn base(&self) -> *mut u8 {
         self.mapping.base()
     }
 
     /// Bytes in the window; never zero.
     #[expect(clippy::len_without_is_empty, reason = "a window is never empty")]
+    #[inline]
     pub fn len(&self) -> usize {
         self.mapping.len()
     }
@@ -102,6 +104,7 @@ impl Window {
     /// # Panics
     ///
     /// If the window ends before it.
+    #[inline]
     pub fn word(&self, index: usize) -> &AtomicU64 {
         let word = self.at(index.saturating_mul(8), 8);
         // SAFETY:
@@ -117,6 +120,7 @@ impl Window {
     /// # Panics
     ///
     /// If the window ends before it.
+    #[inline]
     pub fn word32(&self, index: usize) -> &AtomicU32 {
         let word = self.at(index.saturating_mul(4), 4);
         // SAFETY:
@@ -132,12 +136,13 @@ impl Window {
     /// # Panics
     ///
     /// If they do not fit.
+    #[inline]
     pub fn copy_in(&self, offset: usize, bytes: &[u8]) {
         let to = self.at(offset, bytes.len());
         // SAFETY:
         // - In bounds: `at` checked.
         // - No Rust reference points into the window's plain bytes, so none overlaps.
-        unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+        unsafe { copy(bytes.as_ptr(), to, bytes.len()) };
     }
 
     /// Copies from the window at `offset` into `bytes`.
@@ -145,12 +150,13 @@ impl Window {
     /// # Panics
     ///
     /// If the window ends before that.
+    #[inline]
     pub fn copy_out(&self, offset: usize, bytes: &mut [u8]) {
         let from = self.at(offset, bytes.len());
         // SAFETY:
         // - In bounds: `at` checked.
         // - `bytes` is exclusively the caller's, so it does not overlap the window.
-        unsafe { from.copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) };
+        unsafe { copy(from, bytes.as_mut_ptr(), bytes.len()) };
     }
 
     /// Sets `len` bytes from `offset` on to `byte`.
@@ -171,6 +177,7 @@ impl Window {
     /// # Panics
     ///
     /// If the window ends before that.
+    #[inline]
     pub fn sum(&self, offset: usize, len: usize) -> u64 {
         let from = self.at(offset, len);
         // SAFETY:
@@ -184,6 +191,7 @@ impl Window {
     /// # Panics
     ///
     /// If the window ends before that.
+    #[inline]
     pub fn touch_write(&self, offset: usize, len: usize, seed: u64) {
         let to = self.at(offset, len);
         // SAFETY:
@@ -201,14 +209,13 @@ impl Window {
     }
 
     /// The byte at `offset`, after checking that `len` bytes follow.
+    #[inline]
     #[track_caller]
     fn at(&self, offset: usize, len: usize) -> *mut u8 {
         let end = offset.checked_add(len);
-        assert!(
-            end.is_some_and(|end| end <= self.len()),
-            "{len} bytes at {offset} do not fit a window of {} bytes",
-            self.len()
-        );
+        if end.is_none_or(|end| end > self.len()) {
+            no_room(offset, len, self.len());
+        }
         self.base().wrapping_add(offset)
     }
 }
@@ -219,6 +226,7 @@ impl Window {
 /// ```
 /// assert_eq!(portolan_sys::shared::sum_words(&[1; 17]), 2 * 0x0101_0101_0101_0101 + 1);
 /// ```
+#[inline]
 pub fn sum_words(bytes: &[u8]) -> u64 {
     // SAFETY:
     // - In bounds: the slice's own pointer and length.
@@ -232,17 +240,73 @@ pub fn sum_words(bytes: &[u8]) -> u64 {
 /// portolan_sys::shared::write_words(&mut bytes, 7);
 /// assert_eq!((bytes[0], bytes[8]), (7, 8));
 /// ```
+#[inline]
 pub fn write_words(bytes: &mut [u8], seed: u64) {
     // SAFETY:
     // - In bounds and ours to write: the slice's own pointer and length.
     unsafe { write_at(bytes.as_mut_ptr(), bytes.len(), seed) }
 }
 
+/// Out of the way of those that fit.
+#[cold]
+#[inline(never)]
+#[track_caller]
+fn no_room(offset: usize, len: usize, room: usize) -> ! {
+    panic!("{len} bytes at {offset} do not fit a window of {room} bytes");
+}
+
+/// Lengths of short messages, of which the next one comes in a few nanoseconds: they are copied,
+/// read and written by loops that know the length, and so have no end to look for. For all systems
+/// that are measured alike.
+const SHORT: usize = 32;
+/// See [`SHORT`].
+const IN_A_LINE: usize = 48;
+
+/// # Safety
+///
+/// `len` bytes from `from` are mapped and readable, as many from `to` are writable, and they do not
+/// overlap.
+#[inline(always)]
+unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
+    match len {
+        // SAFETY: the caller vouches for as many bytes.
+        SHORT => unsafe { from.copy_to_nonoverlapping(to, SHORT) },
+        // SAFETY: as above.
+        IN_A_LINE => unsafe { from.copy_to_nonoverlapping(to, IN_A_LINE) },
+        // SAFETY: as above.
+        _ => unsafe { from.copy_to_nonoverlapping(to, len) },
+    }
+}
+
 /// # Safety
 ///
 /// `len` bytes from `from` are mapped and readable.
-#[inline(never)]
+#[inline(always)]
 unsafe fn sum_at(from: *const u8, len: usize) -> u64 {
+    match len {
+        // SAFETY: the caller vouches for as many bytes.
+        SHORT => unsafe { sum_of(from, SHORT) },
+        // SAFETY: as above.
+        IN_A_LINE => unsafe { sum_of(from, IN_A_LINE) },
+        // SAFETY: as above.
+        _ => unsafe { sum_long(from, len) },
+    }
+}
+
+/// # Safety
+///
+/// As of [`sum_at`].
+#[inline(never)]
+unsafe fn sum_long(from: *const u8, len: usize) -> u64 {
+    // SAFETY: the caller vouches for it.
+    unsafe { sum_of(from, len) }
+}
+
+/// # Safety
+///
+/// As of [`sum_at`].
+#[inline(always)]
+unsafe fn sum_of(from: *const u8, len: usize) -> u64 {
     let words = len / 8;
     let mut sum = 0_u64;
     for index in 0..words {
@@ -264,8 +328,32 @@ unsafe fn sum_at(from: *const u8, len: usize) -> u64 {
 /// # Safety
 ///
 /// `len` bytes from `to` are mapped and writable.
-#[inline(never)]
+#[inline(always)]
 unsafe fn write_at(to: *mut u8, len: usize, seed: u64) {
+    match len {
+        // SAFETY: the caller vouches for as many bytes.
+        SHORT => unsafe { write_to(to, SHORT, seed) },
+        // SAFETY: as above.
+        IN_A_LINE => unsafe { write_to(to, IN_A_LINE, seed) },
+        // SAFETY: as above.
+        _ => unsafe { write_long(to, len, seed) },
+    }
+}
+
+/// # Safety
+///
+/// As of [`write_at`].
+#[inline(never)]
+unsafe fn write_long(to: *mut u8, len: usize, seed: u64) {
+    // SAFETY: the caller vouches for it.
+    unsafe { write_to(to, len, seed) }
+}
+
+/// # Safety
+///
+/// As of [`write_at`].
+#[inline(always)]
+unsafe fn write_to(to: *mut u8, len: usize, seed: u64) {
     for index in 0..len / 8 {
         let word = to.cast::<u64>().wrapping_add(index);
         // SAFETY:

@@ -14,8 +14,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use portolan::rpc::{self, ClientOptions, Server, ServerOptions, Service};
-use portolan::{Deadline, Protection, Waiting};
+use portolan::rpc::{
+    self, ClientError, ClientOptions, Large, Pending, RpcError, Server, ServerOptions, Service,
+};
+use portolan::{Deadline, Domain, Protection, Waiting};
 use portolan_instruments::step::Stepper;
 use portolan_sys::process;
 
@@ -42,6 +44,15 @@ trait Work {
     fn thread(&self) -> u32;
 }
 
+/// The same, of a service that takes extents: none come here.
+#[portolan::service]
+trait Mover {
+    fn null(&self);
+    fn marked(&self);
+    fn thread(&self) -> u32;
+    fn take_extent(&self, large: Large);
+}
+
 struct Worker;
 
 impl Work for Worker {
@@ -65,36 +76,85 @@ impl Work for Worker {
     }
 }
 
+impl Mover for Worker {
+    fn null(&self) {}
+
+    fn marked(&self) {
+        part(|| {});
+    }
+
+    fn thread(&self) -> u32 {
+        process::thread()
+    }
+
+    fn take_extent(&self, large: Large) {
+        black_box(large);
+    }
+}
+
 pub(super) fn scenes() -> Vec<Scene> {
     vec![
         Scene::ours(&["call, null, client's side"], 0, calls),
         Scene::ours(&["call, 1 KiB, client's side"], 1024, calls),
         Scene::served(&["call, null, server's side"], 0, served_calls),
         Scene::served(&["call, 1 KiB, server's side"], 1024, served_calls),
+        Scene::ours(
+            &["call, null, where extents may come, client's side"],
+            0,
+            moving_calls,
+        ),
+        Scene::served(
+            &["call, null, where extents may come, server's side"],
+            0,
+            served_moving_calls,
+        ),
     ]
 }
 
 /// A client, and a server whose threads are elsewhere.
-fn both(rounds: &Rounds<'_>) -> Result<(WorkClient, Server)> {
+fn both<C>(
+    rounds: &Rounds<'_>,
+    service: impl Service,
+    connect: impl FnOnce(&Domain, &ClientOptions) -> std::result::Result<C, ClientError>,
+    null: impl FnOnce(&C) -> std::result::Result<(), RpcError>,
+) -> Result<(C, Server)> {
     let domain = domain(Protection::Trusted)?;
     // The server's threads stay where they are made.
     cpus::pin(rounds.cpus.peer(0))?;
     // Awake for ever: a stepped thread is too slow for anything else.
     let options = ServerOptions::default().waiting(Waiting::Poll);
-    let server = rpc::serve(&domain, SERVICE, WorkService(Worker), &options).map_err(refused)?;
+    let server = rpc::serve(&domain, SERVICE, service, &options).map_err(refused)?;
     let options = ClientOptions::default()
         .period(PATIENCE)
         .waiting(Waiting::Poll);
-    let client = WorkClient::connect_with(&domain, SERVICE, &options, Deadline::NEVER);
-    let client = client.map_err(refused)?;
+    let client = connect(&domain, &options).map_err(refused)?;
     // It is made: from now on we may be on another processor.
-    client.null().map_err(refused)?;
+    null(&client).map_err(refused)?;
     cpus::pin(rounds.cpus.ours)?;
     Ok((client, server))
 }
 
+fn working(rounds: &Rounds<'_>) -> Result<(WorkClient, Server)> {
+    let connect = |domain: &Domain, options: &ClientOptions| {
+        WorkClient::connect_with(domain, SERVICE, options, Deadline::NEVER)
+    };
+    both(rounds, WorkService(Worker), connect, WorkClient::null)
+}
+
+fn moving(rounds: &Rounds<'_>) -> Result<(MoverClient, Server)> {
+    let connect = |domain: &Domain, options: &ClientOptions| {
+        MoverClient::connect_with(domain, SERVICE, options, Deadline::NEVER)
+    };
+    both(rounds, MoverService(Worker), connect, MoverClient::null)
+}
+
+fn moving_calls(_: usize, _: usize, rounds: &Rounds<'_>) -> Result<()> {
+    let (client, _server) = moving(rounds)?;
+    rounds.go(|| part(|| client.null()).map_err(refused))
+}
+
 fn calls(_: usize, bytes: usize, rounds: &Rounds<'_>) -> Result<()> {
-    let (client, _server) = both(rounds)?;
+    let (client, _server) = working(rounds)?;
     let bytes = vec![7; bytes];
     rounds.go(|| {
         let done = part(|| match bytes.len() {
@@ -105,9 +165,8 @@ fn calls(_: usize, bytes: usize, rounds: &Rounds<'_>) -> Result<()> {
     })
 }
 
-/// Calls until the coordinator leaves.
 fn served_calls(_: usize, bytes: usize, rounds: &Rounds<'_>) -> Result<()> {
-    let (client, _server) = both(rounds)?;
+    let (client, _server) = working(rounds)?;
     let bytes = vec![7; bytes];
     let [_, _, marked, take_marked, _] = WorkService::<Worker>::METHODS else {
         return must(false);
@@ -116,6 +175,24 @@ fn served_calls(_: usize, bytes: usize, rounds: &Rounds<'_>) -> Result<()> {
         0 => client.stub().begin::<_, ()>(marked, &()),
         _ => client.stub().begin::<_, ()>(take_marked, &(&bytes[..],)),
     };
+    call_until_over(rounds, start, || client.thread())
+}
+
+fn served_moving_calls(_: usize, _: usize, rounds: &Rounds<'_>) -> Result<()> {
+    let (client, _server) = moving(rounds)?;
+    let [_, marked, ..] = MoverService::<Worker>::METHODS else {
+        return must(false);
+    };
+    let start = || client.stub().begin::<_, ()>(marked, &());
+    call_until_over(rounds, start, || client.thread())
+}
+
+/// Makes calls of the server whose thread is `server` until the coordinator leaves.
+fn call_until_over(
+    rounds: &Rounds<'_>,
+    start: impl Fn() -> std::result::Result<Pending<()>, RpcError> + Sync,
+    server: impl FnOnce() -> std::result::Result<u32, RpcError>,
+) -> Result<()> {
     let mut under_way = VecDeque::new();
     let mut call = || {
         while under_way.len() < UNDER_WAY {
@@ -128,7 +205,7 @@ fn served_calls(_: usize, bytes: usize, rounds: &Rounds<'_>) -> Result<()> {
         call()?;
     }
     let over = AtomicBool::new(false);
-    let server = client.thread().map_err(refused)?;
+    let server = server().map_err(refused)?;
     thread::scope(|scope| {
         let calling = scope.spawn(|| {
             cpus::pin(rounds.cpus.ours)?;

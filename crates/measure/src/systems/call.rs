@@ -29,8 +29,8 @@ pub(super) trait Work {
     fn late(&self);
 }
 
-/// The same, with bytes that move. A service of its own: one that takes extents looks after them at
-/// each call.
+/// The same, with bytes that move. A service of its own, so that the others stand for services that
+/// know nothing of extents.
 #[portolan::service]
 trait Loans {
     fn loaned(&self, bytes: Loan<[u8]>);
@@ -69,16 +69,21 @@ const CHANNELS: u64 = 512 << 10;
 
 /// One side of a row of calls.
 pub(crate) struct Call {
-    client: Option<WorkClient>,
-    loans: Option<LoansClient>,
+    client: Option<Client>,
     /// What its process uses is asked for.
     asked: bool,
     idle: Vec<WorkClient>,
     _server: Option<Server>,
-    method: Method,
     waiting: Waiting,
     /// Last: it is left after all that belongs to it.
     domain: Domain,
+}
+
+/// A client, and what it calls.
+enum Client {
+    Work(WorkClient, Method),
+    /// With so many bytes, which nobody touches.
+    Loans(LoansClient, usize),
 }
 
 enum Method {
@@ -86,8 +91,21 @@ enum Method {
     Small([u8; SMALL]),
     Bytes(Vec<u8>),
     Unchecked(Vec<u8>),
-    /// So many of them, which nobody touches.
-    Loaned(usize),
+}
+
+impl Method {
+    fn of(case: &Case) -> Self {
+        match (case.bytes, case.shape) {
+            (0, _) => Self::Null,
+            (_, Shape::Unchecked) => Self::Unchecked(vec![7; bytes_of(case)]),
+            _ if case.bytes == SMALL as u64 => Self::Small([7; SMALL]),
+            _ => Self::Bytes(vec![7; bytes_of(case)]),
+        }
+    }
+}
+
+fn bytes_of(case: &Case) -> usize {
+    usize::try_from(case.bytes).expect("64-bit only")
 }
 
 /// Bytes of the channels of a row.
@@ -100,20 +118,11 @@ pub(super) fn channels(case: &Case) -> u64 {
 
 impl Call {
     fn new(case: &Case, domain: Domain, server: Option<Server>) -> Self {
-        let bytes = || vec![7; usize::try_from(case.bytes).expect("64-bit only")];
         Self {
             client: None,
-            loans: None,
             asked: case.shape.is_about_clients(),
             idle: Vec::new(),
             _server: server,
-            method: match (case.bytes, case.shape) {
-                (0, _) => Method::Null,
-                (_, Shape::Unchecked) => Method::Unchecked(bytes()),
-                (_, Shape::Loaned) => Method::Loaned(bytes().len()),
-                _ if case.bytes == SMALL as u64 => Method::Small([7; SMALL]),
-                _ => Method::Bytes(bytes()),
-            },
             waiting: waiting(case),
             domain,
         }
@@ -173,10 +182,11 @@ impl Endpoint for Call {
             let deadline = Deadline::after(MEETING);
             let loans = LoansClient::connect_with(&self.domain, SERVED, &options, deadline);
             let doing = "connecting to a benchmark's service";
-            self.loans = Some(loans.map_err(MeasureError::library(doing))?);
+            let loans = loans.map_err(MeasureError::library(doing))?;
+            self.client = Some(Client::Loans(loans, bytes_of(case)));
             return Ok(());
         }
-        self.client = Some(self.connect(case)?);
+        self.client = Some(Client::Work(self.connect(case)?, Method::of(case)));
         Ok(())
     }
 
@@ -190,22 +200,19 @@ impl Endpoint for Call {
     /// The call, if this is its client.
     #[inline(always)]
     fn send(&mut self) -> Result<()> {
-        if let (Method::Loaned(bytes), Some(loans)) = (&self.method, &self.loans) {
-            let loan = Loan::slice(&self.domain, *bytes)
-                .map_err(MeasureError::library("taking memory for a call"))?;
-            return loans
-                .loaned(loan)
-                .map_err(MeasureError::library("calling in a benchmark"));
-        }
-        let Some(client) = &self.client else {
-            return Ok(());
-        };
-        match &self.method {
-            Method::Null => client.null(),
-            Method::Small(bytes) => client.small(*bytes),
-            Method::Bytes(bytes) => client.bytes(bytes),
-            Method::Unchecked(bytes) => client.unchecked(bytes),
-            Method::Loaned(_) => Ok(()),
+        match &self.client {
+            None => Ok(()),
+            Some(Client::Work(client, method)) => match method {
+                Method::Null => client.null(),
+                Method::Small(bytes) => client.small(*bytes),
+                Method::Bytes(bytes) => client.bytes(bytes),
+                Method::Unchecked(bytes) => client.unchecked(bytes),
+            },
+            Some(Client::Loans(client, bytes)) => {
+                let loan = Loan::slice(&self.domain, *bytes)
+                    .map_err(MeasureError::library("taking memory for a call"))?;
+                client.loaned(loan)
+            }
         }
         .map_err(MeasureError::library("calling in a benchmark"))
     }

@@ -169,6 +169,7 @@ fn member(
     };
     Ok(Member {
         guard,
+        own_words: region.own_words(us.space),
         region,
         space: us.space,
         incarnation: us.incarnation,

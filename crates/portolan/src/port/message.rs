@@ -239,11 +239,15 @@ impl Message {
     }
 
     /// The same, and an extent.
+    // In full, and not as `..Self::short_of(..)`, of which the rest is made and dropped again.
     #[inline(always)]
     pub(crate) fn one_of(len: usize, words: [u64; INLINE_WORDS], extent: Extent) -> Self {
         Self {
+            words,
+            header_len: len,
+            structure: false,
             extents: SmallVec::from_buf([extent]),
-            ..Self::short_of(len, words)
+            rest: None,
         }
     }
 
@@ -360,6 +364,23 @@ impl Message {
     pub(crate) fn emptied(&mut self) {
         self.header_len = 0;
         self.structure = false;
+    }
+
+    /// Its extents are the receiver's; how many bytes they were.
+    #[inline(always)]
+    pub(crate) fn gave_extents(&mut self) -> u64 {
+        let mut bytes = 0;
+        for extent in &mut *self.extents {
+            bytes += extent.len() as u64;
+            extent.forget();
+        }
+        if self.extents.spilled() {
+            self.extents.clear();
+        } else {
+            // One that was forgotten owns nothing any more, and dropping it would be a call.
+            std::mem::forget(std::mem::take(&mut self.extents));
+        }
+        bytes
     }
 
     /// Appends an extent.

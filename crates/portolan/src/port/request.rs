@@ -674,11 +674,17 @@ impl ReplyPorts {
     #[inline]
     fn put(&self, port: Box<ReplyPort>) {
         if let Some(other) = self.at_hand.swap(Some(port)) {
-            self.others
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .push(other);
+            self.put_other(other);
         }
+    }
+
+    // Out of line, for otherwise the whole of `put` is.
+    #[cold]
+    fn put_other(&self, port: Box<ReplyPort>) {
+        self.others
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(port);
     }
 }
 

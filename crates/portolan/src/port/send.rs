@@ -1,7 +1,9 @@
 //! Sends a message: checks everything, claims a slot, writes it, publishes it.
 
+mod carried;
 mod error;
 
+use carried::{Any, Carried};
 pub use error::{SendError, WhenFull};
 
 use super::sealed;
@@ -16,13 +18,13 @@ use crate::space::region::Attached;
 use crate::wait::Backoff;
 use crate::wait::raise_link;
 use crate::{Deadline, Extent};
-use portolan_abi::owner::{Descriptor, Destination};
+use portolan_abi::owner::Destination;
 use portolan_abi::port::{PortName, PortPhase, PortStatus, RightWord};
 use portolan_abi::slot::{Kind, Meta, inline_capacity};
 use portolan_abi::thread::Wait;
 use portolan_abi::trace::EventKind;
 use portolan_shm::mark;
-use portolan_shm::owner::OwnerRow;
+use portolan_shm::owner::{Held, OwnerRow};
 use portolan_shm::queue::{ClaimError, Published, Queue, Spot};
 use portolan_sys::futex;
 use std::sync::atomic::Ordering;
@@ -71,7 +73,10 @@ fn post_short(
     message: &mut Message,
 ) -> bool {
     if !message.is_header_only() {
-        return post_one(to, spot, kind, reply, message);
+        return match (kind, reply) {
+            (Kind::Message, None) => post_one(to, spot, message),
+            _ => post_one_of(to, spot, kind, reply, message),
+        };
     }
     if !is_straight(to) {
         return false;
@@ -82,8 +87,7 @@ fn post_short(
         return false;
     };
     probe!(SendPlanned);
-    let takes = takes(to, kind);
-    let Ok(posted) = post_untraced(to, spot, takes, &plan, message, Carried::NOTHING) else {
+    let Ok(posted) = post_untraced(to, spot, takes(to, kind), &plan, message, ()) else {
         return false;
     };
     message.emptied();
@@ -91,9 +95,26 @@ fn post_short(
     true
 }
 
-/// The same, of a message with an extent, if it has one and no more.
+/// The same, of an ordinary message with an extent, if it has one and no more.
 #[inline(never)]
-fn post_one(
+fn post_one(to: &Attached, spot: &Spot, message: &mut Message) -> bool {
+    post_extent(to, spot, Kind::Message, None, message)
+}
+
+/// The same, of another kind.
+#[inline(never)]
+fn post_one_of(
+    to: &Attached,
+    spot: &Spot,
+    kind: Kind,
+    reply: Option<u64>,
+    message: &mut Message,
+) -> bool {
+    post_extent(to, spot, kind, reply, message)
+}
+
+#[inline(always)]
+fn post_extent(
     to: &Attached,
     spot: &Spot,
     kind: Kind,
@@ -107,28 +128,18 @@ fn post_one(
         return false;
     }
     probe!(SendCalled);
-    let row = to.member.row();
-    if check_extent(to, &row, extent).is_err() {
+    let Ok(held) = check_extent(to, &to.member.row(), extent) else {
         return false;
-    }
+    };
     probe!(SendChecked);
-    let bytes = extent.len() as u64;
     let Some(plan) = Plan::short(message, kind, reply, Some(extent)) else {
         return false;
     };
     probe!(SendPlanned);
-    let carried = Carried {
-        row: Some(row),
-        extents: std::slice::from_ref(extent),
-        ..Carried::NOTHING
-    };
-    let takes = takes(to, kind);
-    let Ok(posted) = post_untraced(to, spot, takes, &plan, message, carried) else {
+    let Ok(posted) = post_untraced(to, spot, takes(to, kind), &plan, message, held) else {
         return false;
     };
-    if let Some(mut extent) = message.extents.pop() {
-        extent.forget();
-    }
+    let bytes = message.gave_extents();
     message.emptied();
     posted.settle(to, bytes);
     true
@@ -330,56 +341,13 @@ fn post_and_give(
     plan: &Plan,
     message: &mut Message,
 ) -> Result<u64, SendError> {
-    let carried = Carried::of(&to.member, message);
-    let posted = post_untraced(to, spot, takes, plan, message, carried)?;
+    let carried = Any::of(&to.member, message);
+    let posted =
+        post_untraced(to, spot, takes, plan, message, carried).map_err(|why| unposted(to, why))?;
     let bytes = given(message);
     message.emptied();
     posted.settle(to, bytes);
     Ok(posted.position)
-}
-
-/// What changes owner with a message.
-#[derive(Clone, Copy)]
-struct Carried<'m> {
-    /// Our owner words, if there is anything.
-    row: Option<OwnerRow<'m>>,
-    extents: &'m [Extent],
-    /// The extent in which a long header lies.
-    page: Option<&'m Extent>,
-    rights: &'m [Right],
-}
-
-impl<'m> Carried<'m> {
-    const NOTHING: Self = Self {
-        row: None,
-        extents: &[],
-        page: None,
-        rights: &[],
-    };
-
-    fn of(member: &'m Member, message: &'m Message) -> Self {
-        let (page, rights) = (message.page(), message.rights());
-        let anything = !message.extents.is_empty() || page.is_some() || !rights.is_empty();
-        Self {
-            row: anything.then(|| member.row()),
-            extents: &message.extents,
-            page,
-            rights,
-        }
-    }
-
-    /// Notes of each extent what happens to it.
-    // Loops and no iterator's methods, which the compiler leaves out of line.
-    #[inline(always)]
-    fn note(&self, mut note: impl FnMut(&OwnerRow<'_>, &Descriptor)) {
-        let Some(row) = &self.row else { return };
-        for extent in self.extents {
-            note(row, &extent.descriptor());
-        }
-        if let Some(page) = self.page {
-            note(row, &page.descriptor());
-        }
-    }
 }
 
 /// A message that was published, and cleared from our row.
@@ -402,6 +370,27 @@ impl Posted {
     }
 }
 
+/// Why nothing was published. Small, because the straight line does not ask.
+#[derive(Clone, Copy)]
+enum Unposted {
+    /// No slot was claimed.
+    Unclaimed(ClaimError),
+    /// The port was closed meanwhile.
+    Closed,
+    /// The port has this status.
+    Refused(u64),
+}
+
+/// What the caller is told of it.
+#[cold]
+fn unposted(to: &Attached, why: Unposted) -> SendError {
+    match why {
+        Unposted::Unclaimed(ClaimError::Full { slots }) => SendError::Full { slots },
+        Unposted::Unclaimed(ClaimError::Closed) | Unposted::Closed => SendError::DeadName,
+        Unposted::Refused(status) => refuse(status, to),
+    }
+}
+
 /// Claims a slot, writes the message into it and publishes it.
 #[inline(always)]
 fn post_untraced(
@@ -410,8 +399,8 @@ fn post_untraced(
     takes: (u64, u64),
     plan: &Plan,
     message: &Message,
-    carried: Carried<'_>,
-) -> Result<Posted, SendError> {
+    carried: impl Carried,
+) -> Result<Posted, Unposted> {
     let member = &to.member;
     let queue = to.queue();
     // All that can be done before the claim is: see `Claim::fill`.
@@ -419,16 +408,14 @@ fn post_untraced(
     // spot its end, if the right was a dead name when we came by it (see `Queue::claim`).
     let status = queue.port.control.status.load(Ordering::Acquire);
     if status & takes.0 != takes.1 {
-        return Err(refuse(status, to));
+        return Err(Unposted::Refused(status));
     }
     probe!(SendAdmitted);
     // By value: what is behind a reference is stored first.
     let lives = move || queue.port.control.status.load(Ordering::Acquire) & takes.0 == takes.1;
-    let claim = match queue.claim(spot, member.space, lives) {
-        Ok(claim) => claim,
-        Err(ClaimError::Full { slots }) => return Err(SendError::Full { slots }),
-        Err(ClaimError::Closed) => return Err(SendError::DeadName),
-    };
+    let claim = queue
+        .claim(spot, member.space, lives)
+        .map_err(Unposted::Unclaimed)?;
     // Not before: while we hold a slot neither entry nor memory can become another port's.
     // Acquire: pairs with the release of bind, move and close.
     let status = queue.port.control.status.load(Ordering::Acquire);
@@ -436,18 +423,12 @@ fn post_untraced(
         if claim.abandon() {
             wake(member, queue, to.port.index);
         }
-        return Err(refuse(status, to));
+        return Err(Unposted::Refused(status));
     }
     let position = claim.position();
     probe!(SendClaimed);
     let destination = Destination::new(to.port.index, position);
-    if carried.row.is_some() {
-        carried.note(|row, d| row.sending(d.page, d.generation, destination));
-        mark!("send.noted");
-        if !carried.rights.is_empty() {
-            Right::leave(member, carried.rights, destination);
-        }
-    }
+    carried.leave(member, destination);
     probe!(SendNoted);
     plan.write(message, &claim);
     mark!("send.written");
@@ -457,9 +438,9 @@ fn post_untraced(
     probe!(SendPublished);
     if published == Published::Closed {
         take_back(to, carried, position);
-        return Err(SendError::DeadName);
+        return Err(Unposted::Closed);
     }
-    carried.note(|row, d| row.sent(d.page, d.generation, destination));
+    carried.has_left(destination);
     mark!("send.cleared");
     probe!(SendCleared);
     Ok(Posted {
@@ -542,25 +523,26 @@ pub(super) fn check(to: &Attached, message: &Message) -> Result<(), SendError> {
 }
 
 #[inline(always)]
-fn check_extent(to: &Attached, row: &OwnerRow<'_>, extent: &Extent) -> Result<(), SendError> {
+fn check_extent<'r>(
+    to: &Attached,
+    row: &OwnerRow<'r>,
+    extent: &Extent,
+) -> Result<Held<'r>, SendError> {
     if !extent.is_of(&to.member) {
         return Err(SendError::Foreign);
     }
     probe!(SendDescriptor);
     let d = extent.descriptor();
-    row.check(d.page, d.generation)?;
+    let held = row.held(d.page, d.generation)?;
     probe!(SendOwner);
-    Ok(())
+    Ok(held)
 }
 
 /// The port was closed between claim and publication: the message is ours again.
 #[cold]
-fn take_back(to: &Attached, carried: Carried<'_>, position: u64) {
+fn take_back(to: &Attached, carried: impl Carried, position: u64) {
     let member = &to.member;
-    carried.note(|row, d| {
-        let _ = row.hold(d.page, d.generation);
-    });
-    Right::stay(member, carried.rights);
+    carried.stay(member);
     to.queue().withdraw(position);
     entry::sweep(member, to.port.index);
 }
@@ -619,11 +601,7 @@ pub(crate) fn post_word(member: &Member, port: PortName, kind: Kind, word: Right
 /// The receiver has it all: forget our handles; how many bytes of extents it was.
 #[inline]
 fn given(message: &mut Message) -> u64 {
-    let mut bytes = 0;
-    while let Some(mut extent) = message.extents.pop() {
-        bytes += extent.len() as u64;
-        extent.forget();
-    }
+    let bytes = message.gave_extents();
     if let Some(rest) = message.take_rest() {
         let rest = *rest;
         if let Long::Page(mut extent) = rest.long {

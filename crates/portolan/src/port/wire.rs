@@ -36,6 +36,8 @@ pub(super) struct Plan {
 enum Shape {
     /// A short header and nothing else: written from where it lies.
     Header,
+    /// One extent, whose words are there, and then a header that is written from where it lies.
+    One,
     /// Reply word, extents and header, all in the first line.
     Line,
     /// Anything: written word by word.
@@ -118,23 +120,18 @@ impl Plan {
         // Words past the header's end are written too, and not read.
         let words = message.words();
         let extent = extent.map(|e| e.descriptor().pack());
-        let line = match (reply, extent) {
-            (None, None) => {
-                return Some(Self {
-                    meta,
-                    line: [0; 6],
-                    shape: Shape::Header,
-                });
+        let (line, shape) = match (reply, extent) {
+            (None, None) => ([0; 6], Shape::Header),
+            (Some(r), None) => (
+                [r, words[0], words[1], words[2], words[3], words[4]],
+                Shape::Line,
+            ),
+            (None, Some([page, len])) => ([page, len, 0, 0, 0, 0], Shape::One),
+            (Some(r), Some([page, len])) => {
+                ([r, page, len, words[0], words[1], words[2]], Shape::Line)
             }
-            (Some(r), None) => [r, words[0], words[1], words[2], words[3], words[4]],
-            (None, Some([page, len])) => [page, len, words[0], words[1], words[2], words[3]],
-            (Some(r), Some([page, len])) => [r, page, len, words[0], words[1], words[2]],
         };
-        Some(Self {
-            meta,
-            line,
-            shape: Shape::Line,
-        })
+        Some(Self { meta, line, shape })
     }
 }
 
@@ -204,6 +201,11 @@ impl Plan {
         match self.shape {
             // Words past the header's end are written too, and not read.
             Shape::Header => claim.fill(self.meta, message.words()),
+            Shape::One => {
+                let ([page, len, ..], words) = (self.line, message.words());
+                let line = [page, len, words[0], words[1], words[2], words[3]];
+                claim.fill(self.meta, &line);
+            }
             Shape::Line => claim.fill(self.meta, &self.line),
             Shape::Rich => {
                 claim.fill(self.meta, &self.line);

@@ -70,7 +70,7 @@ impl Stub {
         let connection = &*self.connection;
         is_answered(method)?;
         connection.server.to.member.present()?;
-        if connection.parcels.is_some() || connection.is_traced() {
+        if A::MOVES || R::MOVES || connection.is_traced() {
             return self.call_any(method, arguments);
         }
         let mut body = method::spared();

@@ -181,8 +181,8 @@ impl Connection {
         self.server.to.traces(EventKind::Call)
     }
 
-    /// Makes a call without extents, on a connection that has none, while no tracer records; how
-    /// it ended, and its answer in place of the arguments.
+    /// Makes a call without extents while no tracer records; how it ended, and its answer in place
+    /// of the arguments.
     ///
     /// It goes in a straight line: a call of one packet that finds room, over channels of the
     /// client's own, and whose answer is the first packet that comes while it spins. Otherwise [`Self::begin`] makes the
@@ -201,6 +201,7 @@ impl Connection {
             deadline: Some(link::deadline(now, limit)),
         };
         let mut guard = self.lock();
+        self.tidy(&guard);
         let inner = &mut *guard;
         if !inner.state.is_fine() {
             return self.call_any(guard, now, call, body);

@@ -233,9 +233,7 @@ pub(super) fn pack<T: Pack>(
     parcels: Option<&Arc<Parcels>>,
 ) -> Result<Option<Parcel>, postcard::Error> {
     out.clear();
-    let (written, parcel) = parcel::packing(parcels, || values.pack(out));
-    written?;
-    Ok(parcel)
+    parcel::write(values, out, parcels)
 }
 
 /// Writes the result of the call that this thread runs; its extents are on their way then.

@@ -8,7 +8,8 @@
 //! call it is of, and goes back as soon as its call is seen to be over ([`Parcels::tidy`]).
 
 use crate::port::{ReceiveRight, SendRight, WhenFull};
-use crate::schema::Unpack;
+use crate::schema::{Pack, Unpack};
+use crate::space::region::Attached;
 use crate::{Access, Deadline, Extent, Message, Refused, SendError};
 use portolan_abi::beside::CallParcel;
 use portolan_shm::mark;
@@ -70,9 +71,40 @@ pub(super) const LAG: Duration = Duration::from_secs(10);
 pub(super) struct Parcels {
     to: SendRight,
     from: Mutex<Inbox>,
+    /// What tells without its lock whether there is anything to tidy.
+    lag: Lag,
     next: AtomicU64,
     /// Answers that were taken and are being read: their calls are over, their parcels wanted.
     reading: AtomicUsize,
+}
+
+/// Says whether parcels may lag: lie in the port, or unopened.
+struct Lag {
+    /// The port that they come in at.
+    port: Attached,
+    /// The end of its queue, as its senders knew it, when all that was there was last taken in.
+    looked: AtomicU64,
+    /// Parcels that were taken in and not opened.
+    unopened: AtomicUsize,
+}
+
+impl Lag {
+    /// The end of the port's queue, as its senders know it. Every parcel that comes changes it.
+    fn end(&self) -> u64 {
+        // Acquire: the parcels before it are seen by a look from now on.
+        self.port.queue().port.sender.tail.load(Ordering::Acquire)
+    }
+
+    /// Whether there is anything to tidy. A parcel that comes at this very moment is there the
+    /// next time that it is asked.
+    #[inline]
+    fn is_there(&self) -> bool {
+        // The first of these before the port is looked at: a forked child has none.
+        self.port.member.present().is_ok()
+            // Relaxed: written by who has the inbox; the next to ask sees what is missed here.
+            && (self.unopened.load(Ordering::Relaxed) > 0
+                || self.looked.load(Ordering::Relaxed) != self.end())
+    }
 }
 
 struct Inbox {
@@ -128,6 +160,12 @@ impl Parcels {
     pub(super) fn new(to: SendRight, port: ReceiveRight) -> Self {
         Self {
             to,
+            lag: Lag {
+                port: port.at().clone(),
+                // No queue ends there: what has come already is taken in first.
+                looked: AtomicU64::new(0),
+                unopened: AtomicUsize::new(0),
+            },
             from: Mutex::new(Inbox {
                 port,
                 unopened: BTreeMap::new(),
@@ -187,17 +225,35 @@ impl Parcels {
 
     /// Takes in what has come, so that the port has room, and gives back the parcels of calls
     /// that no caller waits for.
+    #[inline]
     pub(super) fn tidy(&self, waits: impl Fn(u64) -> bool) {
+        if self.lag.is_there() {
+            self.tidy_up(waits);
+        }
+    }
+
+    #[cold]
+    fn tidy_up(&self, waits: impl Fn(u64) -> bool) {
         // The thread that has the lock takes the messages in.
         let Ok(mut inbox) = self.from.try_lock() else {
             return;
         };
+        // Before the look: what comes after it changes this.
+        let end = self.lag.end();
         while let Ok(message) = inbox.port.receive(Access::Later, Deadline::NOW) {
             inbox.put(message);
         }
         if self.reading.load(Ordering::Acquire) == 0 {
             inbox.unopened.retain(|_, parcel| waits(parcel.call));
         }
+        self.lag.looked.store(end, Ordering::Relaxed);
+        self.count(&inbox);
+    }
+
+    /// Notes how many parcels of the inbox are unopened, for those who do not have it.
+    fn count(&self, inbox: &Inbox) {
+        let unopened = inbox.unopened.len();
+        self.lag.unopened.store(unopened, Ordering::Relaxed);
     }
 
     /// An answer is taken whose parcel may still be opened: to be asked for under the lock
@@ -213,6 +269,12 @@ impl Parcels {
     /// One extent of a parcel that has come, or is about to.
     fn open(&self, number: u64, index: usize) -> Option<Extent> {
         let mut inbox = self.inbox();
+        let extent = self.open_in(&mut inbox, number, index);
+        self.count(&inbox);
+        extent
+    }
+
+    fn open_in(&self, inbox: &mut Inbox, number: u64, index: usize) -> Option<Extent> {
         let deadline = Deadline::after(LAG);
         while !inbox.unopened.contains_key(&number) {
             let message = inbox.port.receive(Access::Later, deadline).ok()?;
@@ -291,30 +353,20 @@ impl Drop for Before {
     }
 }
 
-/// Runs a serialiser; the parcel of the extents that it met.
+/// Adds values to `out`; the parcel of the extents that are in them.
 #[inline]
-pub(super) fn packing<T>(
+pub(super) fn write<T: Pack>(
+    values: &T,
+    out: &mut Vec<u8>,
     parcels: Option<&Arc<Parcels>>,
-    serialise: impl FnOnce() -> T,
-) -> (T, Option<Parcel>) {
-    let Some(parcels) = parcels else {
-        return (serialise(), None);
+) -> Result<Option<Parcel>, postcard::Error> {
+    let Some(parcels) = parcels.filter(|_| T::MOVES) else {
+        return values.pack(out).map(|()| None);
     };
     let before = Before::clear(parcels);
-    let written = serialise();
-    (written, before.put_back().packed)
-}
-
-/// Runs a deserialiser that may meet extents.
-#[inline]
-fn unpacking<T>(parcels: Option<&Arc<Parcels>>, deserialise: impl FnOnce() -> T) -> T {
-    let Some(parcels) = parcels else {
-        return deserialise();
-    };
-    let before = Before::clear(parcels);
-    let read = deserialise();
-    before.put_back();
-    read
+    let written = values.pack(out);
+    let packed = before.put_back().packed;
+    written.map(|()| packed)
 }
 
 /// Values from all of `bytes`; `None` if they are something else.
@@ -323,8 +375,10 @@ pub(super) fn read<'a, T: Unpack<'a>>(
     mut bytes: &'a [u8],
     parcels: Option<&Arc<Parcels>>,
 ) -> Option<T> {
-    let values = unpacking(parcels, || T::unpack(&mut bytes))?;
-    bytes.is_empty().then_some(values)
+    let before = parcels.filter(|_| T::MOVES).map(Before::clear);
+    let values = T::unpack(&mut bytes);
+    drop(before);
+    bytes.is_empty().then_some(values?)
 }
 
 impl Serialize for Large {

@@ -86,6 +86,9 @@ pub(super) fn split_list(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
 /// Values that are written one after another: what a call takes, or what it returns.
 #[doc(hidden)]
 pub trait Pack {
+    /// Whether there may be extents in them ([`Schema::MOVES`]).
+    const MOVES: bool;
+
     /// Adds them to `out`.
     ///
     /// # Errors
@@ -97,6 +100,9 @@ pub trait Pack {
 /// As [`Pack`], the other way round.
 #[doc(hidden)]
 pub trait Unpack<'a>: Sized {
+    /// As [`Pack::MOVES`].
+    const MOVES: bool;
+
     /// Takes them off the beginning of `bytes`; `None` if they are something else.
     fn unpack(bytes: &mut &'a [u8]) -> Option<Self>;
 }
@@ -149,6 +155,8 @@ fn get<'a, T: Schema + Deserialize<'a>>(bytes: &mut &'a [u8]) -> Option<T> {
 macro_rules! tuples {
     ($first:ident $($rest:ident)*) => {
         impl<$first: Schema + Serialize $(, $rest: Schema + Serialize)*> Pack for ($first, $($rest,)*) {
+            const MOVES: bool = $first::MOVES $(|| $rest::MOVES)*;
+
             #[inline]
             fn pack(&self, out: &mut Vec<u8>) -> Result<(), Error> {
                 #[expect(non_snake_case, reason = "values are named as their types")]
@@ -162,6 +170,8 @@ macro_rules! tuples {
         impl<'a, $first: Schema + Deserialize<'a> $(, $rest: Schema + Deserialize<'a>)*> Unpack<'a>
             for ($first, $($rest,)*)
         {
+            const MOVES: bool = $first::MOVES $(|| $rest::MOVES)*;
+
             #[inline]
             fn unpack(bytes: &mut &'a [u8]) -> Option<Self> {
                 Some((get::<$first>(bytes)?, $(get::<$rest>(bytes)?,)*))
@@ -172,6 +182,8 @@ macro_rules! tuples {
     };
     () => {
         impl Pack for () {
+            const MOVES: bool = false;
+
             #[inline]
             fn pack(&self, _: &mut Vec<u8>) -> Result<(), Error> {
                 Ok(())
@@ -179,6 +191,8 @@ macro_rules! tuples {
         }
 
         impl Unpack<'_> for () {
+            const MOVES: bool = false;
+
             #[inline]
             fn unpack(_: &mut &[u8]) -> Option<Self> {
                 Some(())

@@ -5,7 +5,7 @@ use super::extent::{Cache, Relief};
 use super::guard::Guard;
 use super::host_connection::{self, HostConnection};
 use super::part::{Part, Parts};
-use super::region::Region;
+use super::region::{OwnWords, Region};
 use super::{Disowned, Protection};
 use portolan_shm::owner::OwnerRow;
 use portolan_shm::region::Tables;
@@ -19,6 +19,8 @@ pub(crate) struct Member {
     /// stays open. First, so that it is gone before the region that it guards.
     pub(crate) guard: Option<Guard>,
     pub(crate) region: Region,
+    /// Our owner words in it.
+    pub(crate) own_words: OwnWords,
     /// Our space.
     pub(crate) space: u8,
     /// Its incarnation.
@@ -61,7 +63,7 @@ impl Member {
     /// Our owner words.
     #[inline]
     pub(crate) fn row(&self) -> OwnerRow<'_> {
-        self.tables().owner_row(self.space)
+        self.own_words.row()
     }
 
     /// Our counts of rights.

@@ -16,6 +16,7 @@ use portolan_abi::port::{ANY_BYTES, PortName, PortStatus};
 use portolan_abi::region::Geometry;
 use portolan_abi::trace::EventKind;
 use portolan_shm::channel::{Channel, Head, NotAChannel, ReaderEntry};
+use portolan_shm::owner::OwnerRow;
 use portolan_shm::queue::Queue;
 use portolan_shm::region::{Tables, ThreadLine};
 use portolan_shm::trace::TraceLine;
@@ -39,7 +40,7 @@ pub(crate) struct Ground {
     // Declared before the mapping that it points into; both go together.
     tables: Tables<'static>,
     base: usize,
-    _mapping: Arc<Mapping>,
+    mapping: Arc<Mapping>,
 }
 
 /// A copy of a region's tables, in a file of the observer's own: a part is there once it was
@@ -175,7 +176,7 @@ impl Region {
         let ground = Ground {
             tables,
             base: mapping.base() as usize,
-            _mapping: Arc::new(mapping),
+            mapping: Arc::new(mapping),
         };
         Self {
             ground,
@@ -192,6 +193,14 @@ impl Region {
     /// The mapping, to be kept apart from the file.
     pub(crate) fn ground(&self) -> &Ground {
         &self.ground
+    }
+
+    /// The owner words of `space`, ours.
+    pub(crate) fn own_words(&self, space: u8) -> OwnWords {
+        OwnWords {
+            row: self.ground.tables.owner_row(space),
+            _mapping: Arc::clone(&self.ground.mapping),
+        }
     }
 
     /// The file.
@@ -366,6 +375,21 @@ impl Ground {
             end <= self.tables.geometry.pages(),
             "extents lie in the pool"
         );
+    }
+}
+
+/// Our own owner words, looked up once, and kept mapped for as long as this lives.
+pub(crate) struct OwnWords {
+    // Declared before the mapping that it points into; both go together.
+    row: OwnerRow<'static>,
+    _mapping: Arc<Mapping>,
+}
+
+impl OwnWords {
+    /// The row.
+    #[inline(always)]
+    pub(crate) fn row(&self) -> OwnerRow<'_> {
+        self.row
     }
 }
 

@@ -43,6 +43,39 @@ fn extents_of_cancelled_calls_go_back_and_stop_nobody() -> Outcome {
 }
 
 #[test]
+fn extents_of_cancelled_calls_go_back_though_no_later_call_has_any() -> Outcome {
+    let (domain, _server, client) = served(&ServerOptions::default());
+    drop(client.fill(MIB, 1)?);
+    let before = used(&domain);
+    let pending: Vec<_> = (0..4)
+        .map(|_| client.begin_fill(MIB, 7))
+        .collect::<Result<_, _>>()?;
+    // All have run, so their answers are there, or about to be.
+    assert_eq!(client.add(1, 2), Ok(3));
+    for call in pending {
+        call.cancel();
+    }
+    until_it_is_back(&domain, &client, before);
+    Ok(())
+}
+
+#[test]
+fn an_extent_that_was_received_with_anothers_goes_back_once_its_call_is_cancelled() -> Outcome {
+    let (domain, _server, client) = served(&ServerOptions::default());
+    drop(client.fill(MIB, 1)?);
+    let before = used(&domain);
+    let first = client.begin_fill(MIB, 5)?;
+    // Whose parcel comes after the first one's.
+    drop(client.fill(MIB, 6)?);
+    for _ in 0..10 {
+        assert_eq!(client.add(1, 2), Ok(3));
+    }
+    first.cancel();
+    until_it_is_back(&domain, &client, before);
+    Ok(())
+}
+
+#[test]
 fn an_answer_after_the_deadline_is_dropped_with_its_extents() -> Outcome {
     let options = ServerOptions::default().concurrency(Concurrency::Call);
     let (domain, _server, client) = served(&options);

@@ -88,6 +88,19 @@ impl<T, F: FnOnce(&[AtomicU64], usize) -> Option<T>> CopyOut for F {
     }
 }
 
+/// Copies a message to the beginning of these bytes; what it makes of it is its length.
+struct ToBytes<'o>(&'o mut [u8]);
+
+impl CopyOut for ToBytes<'_> {
+    type Made = usize;
+
+    #[inline(always)]
+    fn copy_out(self, words: &[AtomicU64], len: usize) -> Option<usize> {
+        bulk::load(words, self.0.get_mut(..len)?);
+        Some(len)
+    }
+}
+
 /// What a reader finds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Look {
@@ -269,10 +282,7 @@ impl Channel<'_> {
     /// [`Self::advance`] do with most messages, in one go; `None` leaves it to them.
     #[inline(always)]
     pub fn take_one(&self, reading: &mut Reading, out: &mut [u8]) -> Option<(usize, Finished)> {
-        self.take_with(reading, |payload: &[AtomicU64], len: usize| {
-            bulk::load(payload, out.get_mut(..len)?);
-            Some(len)
-        })
+        self.take_with(reading, ToBytes(out))
     }
 
     /// As [`Self::take_one`], by the caller's own copy, of so many bytes of the words: what it

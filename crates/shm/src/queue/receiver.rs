@@ -114,15 +114,17 @@ impl Cursor {
 }
 
 impl<'r> Queue<'r> {
-    /// The next message, if it lies where it is expected and none was passed before it: the
-    /// straight line. Otherwise [`Queue::next`] looks for it.
+    /// The next message and its slot, if it lies where it is expected and none was passed before
+    /// it: the straight line. Otherwise [`Queue::next`] looks for it.
     #[inline(always)]
-    pub fn at_head(&self, cursor: &Cursor) -> Option<Found> {
-        let state = self.slot(cursor.head).state(Ordering::Acquire);
-        (state.is_published_at(cursor.head) && cursor.passed.is_empty()).then_some(Found {
+    pub fn at_head(&self, cursor: &Cursor) -> Option<(Found, Slot<'r>)> {
+        let slot = self.slot(cursor.head);
+        let state = slot.state(Ordering::Acquire);
+        let found = Found {
             position: cursor.head,
             passed: false,
-        })
+        };
+        (state.is_published_at(cursor.head) && cursor.passed.is_empty()).then_some((found, slot))
     }
 
     /// Whether the slot that comes next is free, and none was passed.

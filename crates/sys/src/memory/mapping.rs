@@ -232,12 +232,14 @@ impl Mapping {
     }
 
     /// The first byte. Other processes may change what it points to at any time.
+    #[inline]
     pub fn base(&self) -> *mut u8 {
         self.base.as_ptr()
     }
 
     /// Bytes mapped; never zero.
     #[expect(clippy::len_without_is_empty, reason = "a mapping is never empty")]
+    #[inline]
     pub fn len(&self) -> usize {
         self.len
     }

@@ -62,11 +62,11 @@ impl ReceiveRight {
         {
             return Err(None);
         }
-        let queue = self.at.queue();
-        let Some(found) = queue.at_head(&self.cursor) else {
+        // By value: what is behind a reference is loaded again after each atomic.
+        let queue = *self.at.queue();
+        let Some((found, slot)) = queue.at_head(&self.cursor) else {
             return Err(None);
         };
-        let slot = queue.slot(found.position());
         let has_reply = kind != Kind::Message;
         let most = INLINE_HEADER - if has_reply { 8 } else { 0 };
         let Some(header) = length(slot, Meta::short(kind, has_reply, 0), most) else {

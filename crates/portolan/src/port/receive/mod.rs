@@ -18,7 +18,7 @@ use crate::space::record::About;
 use crate::space::region::Attached;
 use crate::wait::{Patience, Waiting};
 use crate::{Deadline, Disowned, Extent, NoDescriptor};
-use portolan_abi::owner::Destination;
+use portolan_abi::owner::{Destination, Size};
 use portolan_abi::port::{PortName, PortPhase, RightWord, event};
 use portolan_abi::slot::Kind;
 use portolan_abi::trace::EventKind;
@@ -122,30 +122,38 @@ impl ReceiveRight {
                 probe!(ReceiveOpened);
                 Ok(Message::short_of(short.header, short.words))
             }
-            Err(found) => self.receive_any(found, access, deadline.into()),
+            Err(Some(found)) => self.receive_found(found, access),
+            Err(None) => self.receive_any(access, deadline.into()),
         }
     }
 
-    /// The same, of any message: the one that was found, or else waiting for one.
+    /// The same, of the message that was found.
     #[inline(never)]
-    fn receive_any(
-        &mut self,
-        found: Option<Found>,
-        access: Access,
-        deadline: Deadline,
-    ) -> Result<Message, ReceiveError> {
-        if let Some((short, extent)) = found.and_then(|found| self.take_one(found)) {
-            let message = Message::one_of(short.header, short.words, extent);
-            self.open(&message, access);
+    fn receive_found(&mut self, found: Found, access: Access) -> Result<Message, ReceiveError> {
+        if let Some((short, extent)) = self.take_one(found) {
+            if access == Access::Now {
+                // Its pages and not itself, which stays in registers so.
+                self.open_now(std::iter::once(extent.pages()), extent.len());
+            }
             probe!(ReceiveOpened);
-            return Ok(message);
+            return Ok(Message::one_of(short.header, short.words, extent));
         }
+        let mut message = Message::default();
+        match self.receive_any_into(&mut message, Some(found), access, Deadline::NOW) {
+            Ok(()) => Ok(message),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The same, of any message, waiting for one.
+    #[inline(never)]
+    fn receive_any(&mut self, access: Access, deadline: Deadline) -> Result<Message, ReceiveError> {
         if deadline.is_now() && self.at.member.present().is_ok() && self.finds_nothing() {
             self.settle();
             return Err(ReceiveError::TimedOut);
         }
         let mut message = Message::default();
-        match self.receive_any_into(&mut message, found, access, deadline) {
+        match self.receive_any_into(&mut message, None, access, deadline) {
             Ok(()) => Ok(message),
             Err(error) => Err(error),
         }
@@ -238,16 +246,16 @@ impl ReceiveRight {
     #[inline]
     pub(super) fn open(&self, message: &Message, access: Access) {
         if access == Access::Now && !message.extents.is_empty() {
-            self.open_now(message);
+            self.open_now(message.extents().iter().map(Extent::pages), message.len());
         }
     }
 
+    /// Opens the extents of a message, which has so many bytes.
     #[cold]
-    fn open_now(&self, message: &Message) {
+    fn open_now(&self, extents: impl Iterator<Item = (u32, Size)> + Clone, bytes: usize) {
         let member = &self.at.member;
-        let extents = message.extents().iter().map(Extent::pages);
         let first = extents.clone().next().map_or(0, |(page, _)| page);
-        let about = About::pages(first, message.len() as u64);
+        let about = About::pages(first, bytes as u64);
         member.during(EventKind::Map, about, || match &member.guard {
             Some(guard) => guard.open(extents),
             None => extents.for_each(|(page, size)| crate::space::extent::map(member, page, size)),

@@ -28,7 +28,8 @@ use supply::{give_all_back, release_one};
 /// ```
 #[must_use = "a dropped extent goes back to the domain"]
 pub struct Extent {
-    member: Arc<Member>,
+    /// Gone once the extent is another space's: dropping it does nothing then.
+    member: Option<Arc<Member>>,
     page: u32,
     generation: u32,
     size: Size,
@@ -133,19 +134,13 @@ impl Domain {
             page,
             generation,
             size,
-            len,
+            ..
         } = raw.descriptor;
         if raw.membership != member.number || !member.tables().chunks.is_cut(page, size) {
             return Err(OwnerError::Foreign);
         }
         member.row().unpark(page, generation)?;
-        Ok(Extent {
-            member: Arc::clone(member),
-            page,
-            generation,
-            size,
-            len: usize::try_from(len).unwrap_or(0),
-        })
+        Ok(Extent::taken(member, raw.descriptor))
     }
 }
 
@@ -168,7 +163,7 @@ impl Extent {
 
     /// Its address, the same in every member.
     pub fn address(&self) -> usize {
-        self.member.region.address(self.page)
+        self.member().region.address(self.page)
     }
 
     /// Says how many bytes belong to the message.
@@ -186,12 +181,13 @@ impl Extent {
 
     /// Lays the extent down under a raw handle. It stays this space's until adopted.
     pub fn into_raw(mut self) -> RawExtent {
+        let member = self.member();
         let raw = RawExtent {
             descriptor: self.descriptor(),
-            membership: self.member.number,
+            membership: member.number,
         };
         // The word says *held*: the extent is ours. If it does not, adopting will say so.
-        let _ = self.member.row().park(self.page, self.generation);
+        let _ = member.row().park(self.page, self.generation);
         self.forget();
         raw
     }
@@ -206,6 +202,7 @@ impl Extent {
     }
 
     /// An extent that this space has just taken: its owner word is written already.
+    #[inline]
     pub(crate) fn taken(member: &Arc<Member>, descriptor: Descriptor) -> Self {
         let Descriptor {
             page,
@@ -214,7 +211,7 @@ impl Extent {
             len,
         } = descriptor;
         Self {
-            member: Arc::clone(member),
+            member: Some(Arc::clone(member)),
             page,
             generation,
             size,
@@ -225,55 +222,57 @@ impl Extent {
     /// It belongs to another space now: dropping it does nothing.
     #[inline]
     pub(crate) fn forget(&mut self) {
-        self.generation = NOBODYS;
-    }
-
-    /// Frees it, if this is no forked child's copy. Out of the way of extents that were sent.
-    #[inline(never)]
-    fn give_back(&self) {
-        if self.member.present().is_ok() {
-            free(&self.member, self.page, self.generation, self.size);
-        }
+        self.member = None;
     }
 
     pub(crate) fn pages(&self) -> (u32, Size) {
         (self.page, self.size)
     }
 
+    #[inline]
     pub(crate) fn member(&self) -> &Arc<Member> {
-        &self.member
+        self.member
+            .as_ref()
+            .expect("an extent in use has its member")
     }
 
+    #[inline]
     pub(crate) fn is_of(&self, member: &Arc<Member>) -> bool {
-        Arc::ptr_eq(&self.member, member)
+        self.member
+            .as_ref()
+            .is_some_and(|ours| Arc::ptr_eq(ours, member))
     }
 }
 
-/// No extent that was handed out has this generation: they begin at 1, and one would
-/// have to be handed out four thousand million times to come round.
-const NOBODYS: u32 = 0;
+/// Frees it, if this is no forked child's copy. Out of the way of extents that were sent.
+#[inline(never)]
+fn give_back(member: Arc<Member>, page: u32, generation: u32, size: Size) {
+    if member.present().is_ok() {
+        free(&member, page, generation, size);
+    }
+}
 
 impl Deref for Extent {
     type Target = [u8];
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        self.member.region.bytes(self.page, self.len)
+        self.member().region.bytes(self.page, self.len)
     }
 }
 
 impl DerefMut for Extent {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
-        self.member.region.bytes_mut(self.page, self.len)
+        self.member().region.bytes_mut(self.page, self.len)
     }
 }
 
 impl Drop for Extent {
     #[inline]
     fn drop(&mut self) {
-        if self.generation != NOBODYS {
-            self.give_back();
+        if let Some(member) = self.member.take() {
+            give_back(member, self.page, self.generation, self.size);
         }
     }
 }

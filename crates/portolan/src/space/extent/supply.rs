@@ -165,7 +165,7 @@ pub(crate) fn allocate(member: &Arc<Member>, bytes: usize) -> Result<Extent, All
         guard.open(std::iter::once((page, size)));
     }
     Ok(Extent {
-        member: Arc::clone(member),
+        member: Some(Arc::clone(member)),
         page,
         generation,
         size,

@@ -181,20 +181,30 @@ impl WaitSet {
             alarms,
             ..
         } = self;
-        let mut warm = 0;
-        loose.retain(|index| {
-            let place = &mut places[*index as usize];
-            if place.may_have() {
-                ready.push(*index, place);
-                return true;
+        let (mut warm, mut kept) = (0, 0);
+        // A loop and not `retain`, which the compiler makes a call for each of them.
+        for at in 0..loose.len() {
+            let index = loose[at];
+            let place = &mut places[index as usize];
+            let keeps = if place.may_have() {
+                ready.push(index, place);
+                true
+            } else {
+                warm += 1;
+                warm <= WARM || {
+                    let armed = alarms.arm(index, place, link(*set, index));
+                    if !armed {
+                        ready.push(index, place);
+                    }
+                    !armed
+                }
+            };
+            if keeps {
+                loose[kept] = index;
+                kept += 1;
             }
-            warm += 1;
-            if warm <= WARM || alarms.arm(*index, place, link(*set, *index)) {
-                return warm <= WARM;
-            }
-            ready.push(*index, place);
-            true
-        });
+        }
+        loose.truncate(kept);
         self.gather(ready);
     }
 
