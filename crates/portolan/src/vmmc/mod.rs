@@ -36,7 +36,7 @@
 //! | the paper | here |
 //! |---|---|
 //! | `Export(mapId, recvBuf, nbytes, permissions)` | [`Domain::export`](crate::Domain::export), of [`ExportMemory`] made for it or there before, or of [`OrdinaryMemory`] |
-//! | `Import(mapId, exporter, &impAddr, &nbytes)` | [`Domain::import`](crate::Domain::import), [`Builder::import`](crate::Builder::import); not blocking: [`PendingImport`] |
+//! | `Import(mapId, exporter, &impAddr, &nbytes)` | [`Domain::import`](crate::Domain::import), [`Builder::import`](crate::Builder::import); not blocking: [`PendingImport`]; of one of several exporters: [`Exporter`] |
 //! | an address of the destination proxy space | an [`Import`] and an offset, checked at each call |
 //! | `SendMsg`, blocking | [`Import::write`]: returns when the source may be used again, and (on one machine) everything has landed; [`Import::write_from`], of memory that is exported or aliased itself |
 //! | `SendMsg`, not blocking | [`Import::begin_write`], with a handle ([`Pending`]); [`Import::flush`] |
@@ -123,6 +123,7 @@ mod watch;
 mod write_queue;
 
 use crate::Disowned;
+pub use crate::directory::Exporter;
 pub use ask::PendingImport;
 pub use error::{ExportError, ImportError, UpdateError};
 pub use export::Export;
