@@ -4,9 +4,7 @@
 use portolan_abi::beside::{CallParcel, ParcelStamp, SampleReference};
 use portolan_abi::bridge::{self, Form, FrameHeader};
 use portolan_abi::channel::{Lagging, ReaderState, WriterWord};
-use portolan_abi::connect::{
-    ConnectAnswer, ConnectRequest, Grants, Maker, OfferKind, OfferName,
-};
+use portolan_abi::connect::{ConnectAnswer, ConnectRequest, Grants, Maker, OfferKind, OfferName};
 use portolan_abi::control::{Announcement, Decline, FromHost, FromMember};
 use portolan_abi::delegate::{Act, Capability, Delegation, Outcome, Ready, Reply, Request};
 use portolan_abi::denied::Denied;

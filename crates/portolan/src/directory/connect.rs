@@ -10,9 +10,9 @@
 //! because the host or the acceptor may have died with the connection. So a pending connection
 //! outlives both, and ends with its own process.
 
-use super::{Exporter, OfferConnectError};
 use super::offer::Offers;
 use super::permissions::{AccessToken, Verdict};
+use super::{Exporter, OfferConnectError};
 use crate::Deadline;
 use crate::space::Builder;
 use crate::space::JoinError;

@@ -120,7 +120,9 @@ pub enum OfferConnectError {
         exporters: Vec<Exporter>,
     },
     /// The caller's: no member can be called so, or have that number.
-    #[error("no member can be {exporter}: a name has 1 to {MAX_NAME} bytes, and numbers are as in `portolan ls`")]
+    #[error(
+        "no member can be {exporter}: a name has 1 to {MAX_NAME} bytes, and numbers are as in `portolan ls`"
+    )]
     NoSuchExporter {
         /// What was said.
         exporter: Exporter,

@@ -503,12 +503,7 @@ impl Offers {
     }
 
     /// Waits until there is such an offer, or until `deadline`.
-    pub(crate) fn wait_offer(
-        &self,
-        member: &Member,
-        request: &ConnectRequest,
-        deadline: Deadline,
-    ) {
+    pub(crate) fn wait_offer(&self, member: &Member, request: &ConnectRequest, deadline: Deadline) {
         let meant = request.maker.fits(&maker(member, me(member)));
         let mut table = self.lock();
         let there = |table: &Table| meant && table.find(request.kind, &request.name).is_some();

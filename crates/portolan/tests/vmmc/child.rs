@@ -4,8 +4,8 @@ use crate::automatic::Updater;
 use crate::brokered_ends::Weather;
 use crate::{forks, notify_ends, raw};
 use portolan::vmmc::{
-    Export, ExportMemory, ExportOptions, Import, ImportOptions, Notifications, OrdinaryMemory,
-    Reach, UpdateError,
+    Export, ExportMemory, ExportOptions, Exporter, Import, ImportOptions, Notifications,
+    OrdinaryMemory, Reach, UpdateError,
 };
 use portolan::{AccessToken, Domain, Permissions};
 use portolan_testkit::{Answer, PATIENCE, obey, until};
@@ -130,6 +130,11 @@ impl State {
                 let owner = owner.strip_prefix("of=").ok_or("whose")?.parse()?;
                 let builder = Domain::builder(name).of_user(owner).deadline(PATIENCE);
                 self.domain = Some(builder.join()?);
+                done()
+            }
+            ["join-as", name, called] => {
+                let builder = Domain::builder(name).size(64 << 20).space_name(called);
+                self.domain = Some(builder.deadline(PATIENCE).join()?);
                 done()
             }
             ["join", name] => {
@@ -338,7 +343,7 @@ impl State {
         }
     }
 
-    /// Imports; `deadline-ms`, `of` a user, `token`, `at-most` so many bytes.
+    /// Imports; `deadline-ms`, `of` a user, `exporter` (its name), `token`, `at-most` so many bytes.
     fn begin(&mut self, domain: &str, name: &str, options: &[&str]) -> Answer {
         let mut builder = Domain::builder(domain);
         let mut import = ImportOptions::default();
@@ -352,6 +357,7 @@ impl State {
                     let number: u128 = value.parse()?;
                     import = import.token(AccessToken::from_bytes(number.to_le_bytes()));
                 }
+                "exporter" => import = import.exporter(Exporter::named(value)),
                 "at-most" => import = import.at_most(value.parse()?),
                 _ => return Err(format!("no such option: {key}").into()),
             }

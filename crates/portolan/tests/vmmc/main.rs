@@ -9,6 +9,7 @@ mod brokered_ends;
 mod child;
 mod deaths;
 mod delegated;
+mod exporters;
 mod forks;
 mod kernel;
 mod many;
