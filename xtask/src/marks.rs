@@ -1,7 +1,7 @@
 //! Lists the marked steps of the library, and says which processes pass each.
 
 /// Every mark, in order. A test compares it with the sources.
-pub(crate) static MARKS: [&str; 274] = [
+pub(crate) static MARKS: [&str; 276] = [
     "allocate.done",
     "allocate.noted",
     "allocate.run_claimed",
@@ -64,12 +64,14 @@ pub(crate) static MARKS: [&str; 274] = [
     "channel.advanced",
     "channel.armed",
     "channel.before_futex",
+    "channel.before_signal",
     "channel.before_sleep",
     "channel.before_wake",
     "channel.begun",
     "channel.bound",
     "channel.claimed",
     "channel.copied",
+    "channel.enabled",
     "channel.filled",
     "channel.joined",
     "channel.joining",
