@@ -46,6 +46,15 @@ pub enum ExportError {
         /// How it is mapped.
         mode: super::Mode,
     },
+    /// The caller's: it is to have plain slices of memory that importers may only read, and the
+    /// options let them write.
+    #[error(
+        "importers may {reach:?} by these options, and the owner is to have slices: use Reach::Read, or `export_writable`"
+    )]
+    NotReadOnly {
+        /// What the options say.
+        reach: super::Reach,
+    },
     /// The caller's: a range is empty, not inside, or one too many.
     #[error("ranges are {MAX_RANGES} at most, not empty, and within the {len} bytes of the export")]
     BadRanges {

@@ -16,7 +16,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 ///
 /// Cheap to clone; all clones are the same memory. It keeps its address and its content
 /// through export and unexport. While it is exported importers may write it at any moment, so
-/// it is read and written by copies and atomics and never lent as a slice.
+/// it is read and written by copies and atomics and never lent as a slice. Where importers only
+/// read, or while it is not exported, its owner can have plain slices: see
+/// [`OwnedMemory`](super::OwnedMemory).
 ///
 /// Forked children do not have it, before an export and during it.
 ///
@@ -374,6 +376,11 @@ impl Memory {
 
     pub(super) fn len(&self) -> usize {
         self.place.len()
+    }
+
+    /// Where it lies.
+    pub(super) fn place(&self) -> &Place {
+        &self.place
     }
 
     fn maps(&self) -> MutexGuard<'_, Vec<(Range<usize>, Mode)>> {

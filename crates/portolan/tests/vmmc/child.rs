@@ -289,6 +289,7 @@ impl State {
                 let import = self.import.as_deref();
                 Ok(forks::fork(|| forks::found(export, memory, import))?)
             }
+            ["fork", "owned"] => crate::owned::fork(self.domain.as_ref().unwrap()),
             ["fork", "listening"] => {
                 let notifications = self.notifications.as_mut().unwrap();
                 Ok(forks::fork(|| notify_ends::in_child(notifications))?)

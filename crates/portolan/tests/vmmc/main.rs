@@ -18,6 +18,7 @@ mod marks;
 mod notify;
 mod notify_ends;
 mod notify_wait;
+mod owned;
 mod pending;
 mod permissions;
 mod raw;
