@@ -70,6 +70,13 @@ pub enum ExportError {
     /// The system's: the file was not sealed.
     #[error(transparent)]
     Seal(SealError),
+    /// The machine's, or the control group's: it has not so much memory left. What was there before
+    /// is there still.
+    #[error("there is no memory for all {len} bytes: populate less, or when there is more")]
+    OutOfMemory {
+        /// Bytes that were to have memory.
+        len: usize,
+    },
     /// The caller's or the state's: it is not offered under that name, or to those.
     #[error(transparent)]
     Offer(#[from] OfferError),
@@ -294,6 +301,14 @@ pub enum UpdateError {
     System {
         /// The system's error number.
         errno: i32,
+    },
+    /// The machine's, or the control group's: it has not so much memory left. Nothing was written.
+    #[error(
+        "there is no memory for {len} bytes of the export: populate less, or when there is more"
+    )]
+    OutOfMemory {
+        /// Bytes that were to have memory.
+        len: usize,
     },
     /// The exporter's: it has taken its memory back. Let go of the import; import again if it
     /// exports again.

@@ -140,6 +140,13 @@ impl Place {
         self.privatise_part(0..self.len, file, 0)
     }
 
+    /// The same, and gives the file's pages back meanwhile, which no process reads any more.
+    pub(crate) fn privatise_giving_up(&self, file: &OwnedFd) -> Result<(), PrivatiseError> {
+        // SAFETY:
+        // - as in `privatise_part`.
+        unsafe { memory::privatise_giving_up(file, 0, self.start, self.len) }
+    }
+
     /// Takes part of the range, whole pages, back from where it shows `file` from `offset` on.
     pub(crate) fn privatise_part(
         &self,

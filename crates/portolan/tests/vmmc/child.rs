@@ -173,8 +173,46 @@ impl State {
                 set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
                 done()
             }
-            ["unexport"] => {
-                self.export.take().unwrap().unexport()?;
+            ["unexport"] => match self.export.take().unwrap().unexport() {
+                Ok(()) => done(),
+                Err(refused) => {
+                    self.export = Some(*refused.item);
+                    Err(refused.why.into())
+                }
+            },
+            ["populate", "own"] => {
+                self.memory.as_ref().unwrap().populate()?;
+                done()
+            }
+            ["populate", offset, len] => {
+                self.import().populate(offset.parse()?, len.parse()?)?;
+                done()
+            }
+            ["fill", "own", byte] => {
+                let memory = self.memory.as_ref().unwrap();
+                for at in (0..memory.len()).step_by(4096) {
+                    memory.write(at, &[byte.parse()?; 4096])?;
+                }
+                done()
+            }
+            // The first and the last byte of each page.
+            ["is", "own", byte] => {
+                let (memory, byte) = (self.memory.as_ref().unwrap(), byte.parse()?);
+                let mut pages = 0;
+                for at in (0..memory.len()).step_by(4096) {
+                    let mut ends = [[0], [0]];
+                    memory.read(at, &mut ends[0])?;
+                    memory.read(at + 4095, &mut ends[1])?;
+                    pages += usize::from(ends == [[byte]; 2]);
+                }
+                Ok(pages.to_string())
+            }
+            ["export-to-read", name, pages] => {
+                let memory = ExportMemory::new(pages.parse::<usize>()? * 4096)?;
+                let domain = self.domain.as_ref().unwrap();
+                let options = ExportOptions::new(Reach::Read).permit(Permissions::anyone());
+                self.export = Some(domain.export(&memory, name, &options, PATIENCE)?);
+                self.memory = Some(memory);
                 done()
             }
             ["load", "own", offset] => {

@@ -24,6 +24,7 @@ mod permissions;
 mod raw;
 mod raw_brokered;
 mod revoke;
+mod scarce;
 mod update;
 
 use portolan::vmmc::{Export, ExportMemory, ExportOptions, Reach};
