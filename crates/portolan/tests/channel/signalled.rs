@@ -166,7 +166,9 @@ fn who_has_not_enabled_is_told_nothing() {
     let [mut one, mut two] = [(); 2].map(|()| bound(&channel));
     let mut ear = Ear::new(&domain, &channel);
     let mut writer = channel.bind_writer().unwrap();
-    let mut write = || drop(writer.write(b"x", Deadline::NOW).unwrap());
+    let mut write = || {
+        writer.write(b"x", Deadline::NOW).unwrap();
+    };
     write();
     assert_eq!(ear.places(), []);
     one.enable().unwrap();
