@@ -57,7 +57,10 @@ impl Group {
 
     /// A process in it.
     fn child(&self) -> Child {
-        let child = Child::new();
+        self.with(Child::new())
+    }
+
+    fn with(&self, child: Child) -> Child {
         let processes = self.path.join("cgroup.procs");
         std::fs::write(processes, child.pid().to_string()).unwrap();
         child
@@ -80,9 +83,10 @@ fn exporter(group: &Group, name: &str) -> Child {
     child
 }
 
-/// Whether this process may stop the stores of system calls, without which holes are filled.
-fn keeps_holes() -> bool {
-    rustix::process::geteuid().is_root()
+/// Whether a process may stop the stores of system calls, without which holes are filled.
+fn keeps_holes(is_root: bool) -> bool {
+    let all = std::fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd");
+    is_root || all.is_ok_and(|all| all.trim() == "1")
 }
 
 #[test]
@@ -113,7 +117,7 @@ fn an_export_larger_than_memory_is_written_sparsely_and_ends() {
     );
     all_there(&mut exporter);
     let ended = exporter.ask("unexport");
-    if keeps_holes() {
+    if keeps_holes(rustix::process::geteuid().is_root()) {
         assert_eq!(ended, "done");
     } else {
         assert!(ended.contains("NoRoom"), "{ended}");
@@ -121,6 +125,40 @@ fn an_export_larger_than_memory_is_written_sparsely_and_ends() {
     all_there(&mut exporter);
     assert!(importer.ask("store 0 9").contains("Revoked"));
     assert_eq!(exporter.ask("load own 0"), "1");
+}
+
+/// Another user may not stop the stores of system calls.
+#[test]
+fn where_holes_are_filled_too_much_of_them_is_refused() {
+    const USER: u32 = 1234;
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root || keeps_holes(false) {
+        eprintln!("skipped: no other user, or no other way");
+        return;
+    }
+    let Some(group) = Group::new("holes", 192 * MIB) else {
+        return;
+    };
+    let name = unique("holes");
+    let mut exporter = group.with(Child::of_user(USER));
+    assert_eq!(exporter.ask(&format!("join {name} of={USER}")), "done");
+    for (pages, ends) in [((64 << 30) / 4096_u64, false), (16 * MIB / 4096, true)] {
+        assert_eq!(exporter.ask(&format!("export x {pages}")), "done");
+        let mut importer = Child::new();
+        let imported = importer.ask(&format!("import {name} x of={USER}"));
+        assert!(imported.starts_with("imported"), "{imported}");
+        let last = pages * 4096 - 8;
+        assert_eq!(importer.ask(&format!("store {last} 7")), "done");
+        let ended = exporter.ask("unexport");
+        if ends {
+            assert_eq!(ended, "done");
+        } else {
+            assert!(ended.contains("NoRoom"), "{ended}");
+        }
+        assert_eq!(exporter.ask(&format!("load own {last}")), "7");
+        assert!(importer.ask("store 0 9").contains("Revoked"));
+        assert_eq!(exporter.ask("load own 0"), "0");
+    }
 }
 
 #[test]
