@@ -4,7 +4,7 @@
 use arbitrary::{Result, Unstructured};
 use portolan::Deadline;
 use portolan_abi::bridge::{Ask, FrameHeader, RING_BYTES, SEALED, WAKE, control};
-use portolan_abi::connect::{ConnectAnswer, ConnectRequest, OfferKind, OfferName};
+use portolan_abi::connect::{ConnectAnswer, ConnectRequest, Maker, OfferKind, OfferName};
 use portolan_abi::hello::socket_name;
 use portolan_abi::limits::{LINE, PAGE};
 use portolan_abi::slot::Kind;
@@ -74,10 +74,15 @@ pub(crate) fn connect(
     token: Option<[u8; 16]>,
 ) -> Option<(OwnedFd, ConnectAnswer)> {
     let socket = socket::connect_by(address, by()).ok()?;
-    let request = ConnectRequest { kind, name, token };
+    let request = ConnectRequest {
+        kind,
+        name,
+        token,
+        maker: Maker::ANY,
+    };
     socket::send_by(&socket, &request.encode(), &[], by()).ok()?;
     loop {
-        let mut answer = [0; ConnectAnswer::BYTES];
+        let mut answer = [0; ConnectAnswer::MAX_BYTES];
         // Its host is busy, or out of descriptors.
         let came = socket::receive_by(&socket, &mut answer, 0, by()).ok()?;
         match ConnectAnswer::decode(&answer[..came.len]) {

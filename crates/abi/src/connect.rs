@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! client -> host      ConnectRequest               "connect me to this offer"
-//! host -> client      ConnectAnswer                "wait", or why not
+//! host -> client      ConnectAnswer                "wait", "which of these?", or why not
 //! acceptor -> client  ConnectAnswer                "accepted": the connection is ours now
 //! ```
 //!
@@ -104,6 +104,72 @@ impl std::fmt::Debug for OfferName {
     }
 }
 
+record! {
+    /// A member that makes offers, as the domain's tables describe it; or a pattern, which leaves
+    /// out what is zero.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash)]
+    pub struct Maker {
+        /// Its space.
+        pub space: u8,
+        _: 3,
+        /// Its process, by the id that the host sees.
+        pub process: u32,
+        /// What it calls itself, padded with at least one zero.
+        pub name: [u8; MAX_NAME + 1],
+    }
+    check |it| {
+        let end = it.name.iter().position(|b| *b == 0);
+        let (text, padding) = it.name.split_at(end.unwrap_or(it.name.len()));
+        std::str::from_utf8(text).is_ok() && end.is_some() && padding.iter().all(|b| *b == 0)
+    }
+}
+
+impl Maker {
+    /// A pattern that every member fits.
+    pub const ANY: Self = Self {
+        space: 0,
+        process: 0,
+        name: [0; MAX_NAME + 1],
+    };
+
+    /// The same of this name, if a member can have it.
+    ///
+    /// ```
+    /// use portolan_abi::connect::Maker;
+    /// let left = Maker::ANY.named("left").ok_or("too long")?;
+    /// assert_eq!(left.name(), "left");
+    /// assert!(Maker::ANY.named("").is_none() && Maker::ANY.named(&"x".repeat(64)).is_none());
+    /// # Ok::<(), &str>(())
+    /// ```
+    pub fn named(self, text: &str) -> Option<Self> {
+        let fits = (1..=MAX_NAME).contains(&text.len()) && !text.contains('\0');
+        let mut name = [0; MAX_NAME + 1];
+        let place = name.get_mut(..text.len()).filter(|_| fits)?;
+        place.copy_from_slice(text.as_bytes());
+        Some(Self { name, ..self })
+    }
+
+    /// What it calls itself; nothing, if it has no name or the pattern says none.
+    pub fn name(&self) -> &str {
+        let text = self.name.split(|b| *b == 0).next().unwrap_or_default();
+        std::str::from_utf8(text).unwrap_or_default()
+    }
+
+    /// Whether `member` has everything that this pattern says.
+    pub fn fits(&self, member: &Self) -> bool {
+        (self.space == 0 || self.space == member.space)
+            && (self.process == 0 || self.process == member.process)
+            && (self.name().is_empty() || self.name == member.name)
+    }
+}
+
+impl std::fmt::Debug for Maker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (space, process) = (self.space, self.process);
+        write!(f, "Maker({space}, process {process}, {:?})", self.name())
+    }
+}
+
 /// Which processes may connect to an offer.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Grants {
@@ -144,6 +210,8 @@ record! {
         pub token: Option<[u8; 16]>,
         /// The offer's name.
         pub name: OfferName,
+        /// Which members' offers the client means.
+        pub maker: Maker,
     }
 }
 
@@ -155,7 +223,7 @@ impl std::fmt::Debug for ConnectRequest {
 }
 
 /// The host's answer, or the acceptor's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ConnectAnswer {
     /// There is no such offer yet: the host keeps the connection until a member makes it.
     Wait,
@@ -163,9 +231,15 @@ pub enum ConnectAnswer {
     Queue,
     /// From here on the connection leads to the acceptor.
     Accepted,
+    /// Several members make such an offer, and these are the first of them: at least two, and at
+    /// most [`MAX_CANDIDATES`].
+    Ambiguous(Vec<Maker>),
     /// The host refuses, and says why.
     Refused(Refusal),
 }
+
+/// Most members that a [`ConnectAnswer::Ambiguous`] names.
+pub const MAX_CANDIDATES: usize = 8;
 
 codes! {
     /// What a client hears that is not refused.
@@ -173,6 +247,7 @@ codes! {
         Wait = 1,
         Accepted = 2,
         Queue = 3,
+        Ambiguous = 4,
     }
 }
 
@@ -181,23 +256,38 @@ record! {
     struct Notice {
         opens ANSWER_MAGIC,
         pub progress: Progress,
-        _: 28,
+        /// How many makers follow, where the offer is ambiguous.
+        pub makers: u8,
+        _: 27,
+    }
+    check |it| match it.progress {
+        Progress::Ambiguous => (2..=MAX_CANDIDATES).contains(&usize::from(it.makers)),
+        _ => it.makers == 0,
     }
 }
 
 impl ConnectAnswer {
-    /// Bytes on the wire.
-    pub const BYTES: usize = Notice::BYTES;
+    /// Bytes of the longest one.
+    pub const MAX_BYTES: usize = Notice::BYTES + MAX_CANDIDATES * Maker::BYTES;
 
     /// The record's bytes.
     pub fn encode(&self) -> Vec<u8> {
-        let progress = match self {
-            Self::Wait => Progress::Wait,
-            Self::Accepted => Progress::Accepted,
-            Self::Queue => Progress::Queue,
+        let (progress, makers) = match self {
+            Self::Wait => (Progress::Wait, [].as_slice()),
+            Self::Accepted => (Progress::Accepted, [].as_slice()),
+            Self::Queue => (Progress::Queue, [].as_slice()),
+            Self::Ambiguous(makers) => (Progress::Ambiguous, makers.as_slice()),
             Self::Refused(refusal) => return hello::Answer::Refused(*refusal).encode(),
         };
-        Notice { progress }.encode().to_vec()
+        let makers = makers.iter().take(MAX_CANDIDATES);
+        let count = u8::try_from(makers.len()).unwrap_or(0);
+        let notice = Notice {
+            progress,
+            makers: count,
+        };
+        let mut out = notice.encode().to_vec();
+        out.extend(makers.flat_map(Maker::encode));
+        out
     }
 
     /// Reads a record.
@@ -209,10 +299,19 @@ impl ConnectAnswer {
         if let Ok(hello::Answer::Refused(refusal)) = hello::Answer::decode(bytes) {
             return Ok(Self::Refused(refusal));
         }
-        Ok(match Notice::decode(bytes)?.progress {
+        let mut from = Reader::new(bytes);
+        let notice: Notice = from.field("notice")?;
+        let makers = from.list("makers", notice.makers.into())?;
+        if !from.is_empty() {
+            let (found, left) = (bytes.len(), from.rest().len());
+            let wanted = found - left;
+            return Err(DecodeError::Length { found, wanted });
+        }
+        Ok(match notice.progress {
             Progress::Wait => Self::Wait,
             Progress::Accepted => Self::Accepted,
             Progress::Queue => Self::Queue,
+            Progress::Ambiguous => Self::Ambiguous(makers),
         })
     }
 }
@@ -229,8 +328,41 @@ mod tests {
             kind: OfferKind::Export,
             name: OfferName::new("samples").unwrap(),
             token: Some([7; 16]),
+            maker: Maker::ANY,
         };
         assert!(!format!("{request:?}").contains('7'));
+    }
+
+    #[test]
+    fn a_pattern_says_what_a_maker_has() {
+        let maker = |space, process, name| {
+            let maker = Maker {
+                space,
+                process,
+                ..Maker::ANY
+            };
+            maker.named(name).unwrap_or(maker)
+        };
+        let left = maker(3, 4711, "left");
+        for fits in [
+            Maker::ANY,
+            maker(3, 0, ""),
+            maker(0, 4711, ""),
+            maker(0, 0, "left"),
+            left,
+        ] {
+            assert!(fits.fits(&left), "{fits:?}");
+        }
+        for other in [
+            maker(4, 0, ""),
+            maker(0, 4712, ""),
+            maker(0, 0, "lef"),
+            maker(0, 0, "left2"),
+            maker(3, 4711, "right"),
+            maker(4, 4711, "left"),
+        ] {
+            assert!(!other.fits(&left), "{other:?}");
+        }
     }
 
     #[test]
@@ -243,6 +375,7 @@ mod tests {
             kind: OfferKind::Port,
             name: OfferName::new("ab").unwrap(),
             token: None,
+            maker: Maker::ANY,
         };
         let good = request.encode();
         // An empty name, text after its end, no end, a kind and a flag that are none.
@@ -251,9 +384,11 @@ mod tests {
             bad[at] = byte;
             assert!(ConnectRequest::decode(&bad).is_err(), "byte {at}");
         }
-        let mut endless = good;
-        endless[32..].fill(b'x');
-        assert!(ConnectRequest::decode(&endless).is_err());
+        for name in [32..32 + 64, 104..168] {
+            let mut endless = good;
+            endless[name].fill(b'x');
+            assert!(ConnectRequest::decode(&endless).is_err());
+        }
         assert!(ConnectRequest::decode(&good[1..]).is_err());
     }
 }

@@ -4,7 +4,7 @@
 use portolan_abi::beside::{CallParcel, ParcelStamp, SampleReference};
 use portolan_abi::bridge::{self, Form, FrameHeader};
 use portolan_abi::channel::{Lagging, ReaderState, WriterWord};
-use portolan_abi::connect::{ConnectAnswer, ConnectRequest, Grants, OfferKind, OfferName};
+use portolan_abi::connect::{ConnectAnswer, ConnectRequest, Grants, Maker, OfferKind, OfferName};
 use portolan_abi::control::{Announcement, Decline, FromHost, FromMember};
 use portolan_abi::delegate::{Act, Capability, Delegation, Outcome, Ready, Reply, Request};
 use portolan_abi::denied::Denied;
@@ -149,6 +149,15 @@ fn somebody() -> Grants {
     }
 }
 
+fn maker() -> Maker {
+    let maker = Maker {
+        space: 3,
+        process: 0x0102_0304,
+        ..Maker::ANY
+    };
+    maker.named("left").unwrap()
+}
+
 fn space_name() -> [u8; MAX_NAME + 1] {
     let mut name = [0; MAX_NAME + 1];
     name[..6].copy_from_slice(b"camera");
@@ -232,13 +241,14 @@ records! {
         Answer::Refused(REFUSAL) => "40: 50544c4e 04000000 02000000 00000000 00000000 00000000 08070605 04030201",
     }
     connect_requests: ConnectRequest {
-        ConnectRequest { kind: OfferKind::Channel, name: name(), token: Some([0xab; 16]) } => "96: 50544c56 04000000 02010000 00000000 abababab abababab abababab abababab 6672616d 65732f6c 656674",
-        ConnectRequest { kind: OfferKind::Memory, name: name(), token: None } => "96: 50544c56 04000000 04000000 00000000 00000000 00000000 00000000 00000000 6672616d 65732f6c 656674",
+        ConnectRequest { kind: OfferKind::Channel, name: name(), token: Some([0xab; 16]), maker: maker() } => "168: 50544c56 04000000 02010000 00000000 abababab abababab abababab abababab 6672616d 65732f6c 65667400 00000000 00000000 00000000 00000000 00000000 00000000 00000000 00000000 00000000 00000000 00000000 00000000 00000000 03000000 04030201 6c656674",
+        ConnectRequest { kind: OfferKind::Memory, name: name(), token: None, maker: Maker::ANY } => "168: 50544c56 04000000 04000000 00000000 00000000 00000000 00000000 00000000 6672616d 65732f6c 656674",
     }
     connect_answers: ConnectAnswer {
         ConnectAnswer::Wait => "40: 50544c41 04000000 01",
         ConnectAnswer::Accepted => "40: 50544c41 04000000 02",
         ConnectAnswer::Queue => "40: 50544c41 04000000 03",
+        ConnectAnswer::Ambiguous(vec![maker(), Maker { space: 9, ..maker() }]) => "184: 50544c41 04000000 04000000 02000000 00000000 00000000 00000000 00000000 00000000 00000000 03000000 04030201 6c656674 00000000 00000000 00000000 00000000 00000000 00000000 00000000 00000000 00000000 00000000 00000000 00000000 00000000 00000000 00000000 09000000 04030201 6c656674",
         ConnectAnswer::Refused(REFUSAL) => "40: 50544c4e 04000000 02000000 00000000 00000000 00000000 08070605 04030201",
     }
     bridge_asks: bridge::Ask {
@@ -337,6 +347,7 @@ fn greetings_are_told_apart() {
         kind: OfferKind::Port,
         name: name(),
         token: None,
+        maker: Maker::ANY,
     };
     for (bytes, greeting) in [
         (back.encode().to_vec(), Greeting::Return(back)),

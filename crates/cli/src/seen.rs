@@ -111,7 +111,10 @@ pub(crate) struct Listener {
 
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Export {
+    /// The exporter: its space, its process, and what it calls itself.
     pub(crate) space: u8,
+    pub(crate) pid: u32,
+    pub(crate) exporter: String,
     pub(crate) name: String,
     pub(crate) bytes: u64,
     /// What importers may do: "read", "write", or "read, write".
@@ -234,6 +237,8 @@ impl Export {
     pub(crate) fn new(export: &ExportSurvey) -> Self {
         Self {
             space: export.space,
+            pid: export.pid,
+            exporter: export.exporter.clone(),
             name: export.name.clone(),
             bytes: export.bytes,
             permits: match export.reach {

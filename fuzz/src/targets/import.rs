@@ -5,7 +5,7 @@ use crate::stranger::{address, by, descriptor, process, taken, until};
 use arbitrary::{Result, Unstructured};
 use portolan::vmmc::{Import, ImportOptions};
 use portolan::{Deadline, Domain};
-use portolan_abi::connect::{ConnectAnswer, ConnectRequest, OfferKind};
+use portolan_abi::connect::{ConnectAnswer, ConnectRequest, Maker, OfferKind};
 use portolan_abi::delegate::{Capability, Outcome, PART, Ready, Reply, Request, STAGING};
 use portolan_abi::handshake;
 use portolan_abi::hello::{Reason, Refusal};
@@ -118,10 +118,11 @@ impl Place {
         let answers = [
             ConnectAnswer::Wait,
             ConnectAnswer::Queue,
+            ConnectAnswer::Ambiguous(vec![Maker::ANY, Maker::ANY]),
             ConnectAnswer::Refused(Refusal::new(Reason::Permission)),
         ];
         let which = if u.ratio(1, 8)? {
-            2
+            u.int_in_range(2..=3)?
         } else {
             u.int_in_range(0..=1)?
         };

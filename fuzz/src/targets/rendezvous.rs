@@ -3,7 +3,7 @@
 use arbitrary::{Result, Unstructured};
 use portolan::Domain;
 use portolan_abi::FORMAT_VERSION;
-use portolan_abi::connect::{CONNECT_MAGIC, ConnectRequest, OfferKind, OfferName};
+use portolan_abi::connect::{CONNECT_MAGIC, ConnectRequest, Maker, OfferKind, OfferName};
 use portolan_abi::control::FromMember;
 use portolan_abi::hello::{Hello, LOOK_MAGIC, Look, MAGIC, RETURN_MAGIC, Return, socket_name};
 use portolan_abi::limits::MAX_NAME;
@@ -120,6 +120,11 @@ fn connect_request(u: &mut Unstructured<'_>) -> Result<ConnectRequest> {
         kind: *u.choose(&[OfferKind::Port, OfferKind::Channel, OfferKind::Export])?,
         name: OfferName::new(name).ok_or(arbitrary::Error::IncorrectFormat)?,
         token: u.arbitrary()?,
+        maker: Maker {
+            space: u.arbitrary()?,
+            process: u.arbitrary()?,
+            ..Maker::ANY
+        },
     })
 }
 

@@ -46,7 +46,9 @@ fn records(data: &[u8]) {
     let answer = Answer::decode(data);
     assert_eq!(answer.and_then(|a| Answer::decode(&a.encode())), answer);
     let answer = ConnectAnswer::decode(data);
-    let again = answer.and_then(|a| ConnectAnswer::decode(&a.encode()));
+    let again = answer
+        .clone()
+        .and_then(|a| ConnectAnswer::decode(&a.encode()));
     assert_eq!(again, answer);
     let ask = vmmc::Ask::decode(data);
     assert_eq!(ask.and_then(|a| vmmc::Ask::decode(&a.encode())), ask);

@@ -236,6 +236,8 @@ fn exports(contents: &Contents) -> String {
     use Align::{Left, Right};
     let mut table = Table::new(&[
         ("  space", Right),
+        ("exporter", Left),
+        ("process", Right),
         ("export", Left),
         ("size", Right),
         ("importers may", Left),
@@ -247,6 +249,8 @@ fn exports(contents: &Contents) -> String {
         let notes = if export.kernel_mediated { "kernel" } else { "" };
         table.row(vec![
             export.space.to_string(),
+            cut(&export.exporter, 15),
+            export.pid.to_string(),
             cut(&export.name, 16),
             out::size(export.bytes),
             export.permits.to_owned(),

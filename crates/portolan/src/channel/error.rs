@@ -52,6 +52,9 @@ pub enum ChannelError {
         /// How many there are.
         entries: u64,
     },
+    /// The state's: the channel was made with `Signalling::Never`.
+    #[error("the channel's writers signal nobody: make it with another `Signalling`")]
+    NeverSignals,
     /// The caller's: a raw channel takes frames, another one messages.
     #[error("the channel is {0}: use {1}")]
     WrongKind(&'static str, &'static str),

@@ -43,6 +43,8 @@ const NOT_RAW: ChannelError = ChannelError::WrongKind("not raw", "`bind_writer` 
 pub struct FrameWriter {
     ring: Ring,
     unsignalled: u64,
+    /// The unit that was put last.
+    last: u64,
 }
 
 impl FrameWriter {
@@ -54,8 +56,11 @@ impl FrameWriter {
         }
         let bound = ring.channel().bind_writer(member.space);
         bound.map_err(|space| ChannelError::Written { space })?;
-        let unsignalled = 0;
-        Ok(Self { ring, unsignalled })
+        Ok(Self {
+            ring,
+            unsignalled: 0,
+            last: 0,
+        })
     }
 
     /// Puts `bytes` to the beginning of the unit at `place`, counted modulo the number of
@@ -70,6 +75,7 @@ impl FrameWriter {
         let words = channel.place_words(place);
         copy_to(words, 0, &bytes[..bytes.len().min(words.len() * 8)]);
         channel.put();
+        self.last = place;
         self.unsignalled += channel.shape().unit as u64;
         if let Signalling::Bytes(bytes) = channel.mode().signalling
             && self.unsignalled >= u64::from(bytes)
@@ -79,7 +85,8 @@ impl FrameWriter {
         Ok(())
     }
 
-    /// A frame is whole: wakes readers that sleep, where they are signalled at all.
+    /// A frame is whole: wakes readers that sleep, and signals the unit that was put last to
+    /// handlers, where readers are signalled at all.
     ///
     /// # Errors
     ///
@@ -90,7 +97,8 @@ impl FrameWriter {
         let channel = self.ring.channel();
         let signals = channel.mode().signalling != Signalling::Never;
         if signals && channel.signal() == Finished::Wake {
-            self.ring.wake_readers();
+            let due = channel.is_handled().then_some(self.last);
+            self.ring.attend(due.as_slice());
         }
         Ok(())
     }
@@ -105,6 +113,7 @@ impl Drop for FrameWriter {
         let space = self.ring.segment().right().to.member.space;
         if self.present().is_ok() && self.ring.channel().unbind_writer(space) {
             self.ring.wake_readers();
+            self.ring.tell_handlers();
         }
     }
 }
@@ -139,9 +148,9 @@ impl std::fmt::Debug for FrameWriter {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct FrameReader {
-    ring: Ring,
+    pub(super) ring: Ring,
     /// Its entry, if it has one: by that a wait set is told. No writer looks at its position.
-    reading: Reading,
+    pub(super) reading: Reading,
     /// Units that had been put when it last waited.
     seen: u64,
     /// Writers that had left by then.

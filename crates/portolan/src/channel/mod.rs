@@ -35,20 +35,56 @@
 //! |---|---|
 //! | create segment | [`Domain::make_channel`] |
 //! | bind | [`Channel::bind_writer`], [`Channel::bind_reader`] |
-//! | enable | [`WaitSet::add`](crate::WaitSet::add): from now on a signal reaches the set's thread |
-//! | disable | [`WaitSet::remove`](crate::WaitSet::remove): the reader is used by hand again |
+//! | enable | [`Listener::on`](crate::Listener::on) of [`Channel::addresses`] and [`Reader::enable`]: a write signals its unit's address to the handler. Or [`WaitSet::add`](crate::WaitSet::add): it wakes the set's thread |
+//! | disable | [`Reader::disable`], [`Listener::off`](crate::Listener::off); [`WaitSet::remove`](crate::WaitSet::remove) |
 //! | unbind | [`Reader::unbind`], [`Writer::unbind`], or their drop |
 //! | release | the drop of the [`Channel`]: the last right frees the memory |
+//!
+//! # Signals on write
+//!
+//! The writer does nothing but write. A reader that has enabled the channel's signals gets the
+//! *address* of each signalling unit, by the handlers that its space has for it: of each message's
+//! last unit, or of the unit that ends every so many bytes ([`ChannelOptions::signal`]); of a frame
+//! buffer, of the unit that was put. One write is one signal to each listener, however many
+//! readers there are; while no reader has enabled them the writer does what it does otherwise.
+//!
+//! ```
+//! use portolan::channel::{ChannelOptions, ReaderOptions};
+//! use portolan::{Deadline, Domain, ListenerOptions};
+//! use std::sync::{Arc, Mutex};
+//!
+//! let domain = Domain::private()?;
+//! let channel = domain.make_channel(&ChannelOptions::named("temperature"))?;
+//! let mut reader = channel.bind_reader(ReaderOptions::default())?;
+//!
+//! let written = Arc::new(Mutex::new(Vec::new()));
+//! let mut listener = domain.listen(ListenerOptions::default())?;
+//! let notes = Arc::clone(&written);
+//! listener.on(channel.addresses(), move |address| notes.lock().unwrap().push(address))?;
+//! reader.enable()?;
+//!
+//! let mut writer = channel.bind_writer()?;
+//! writer.write(b"21.5", Deadline::NOW)?;
+//! writer.write(b"21.6", Deadline::NOW)?;
+//! listener.wait(Deadline::NEVER);
+//! listener.poll();
+//! let places: Vec<_> = written.lock().unwrap().iter().map(|at| channel.place_of(*at)).collect();
+//! assert_eq!(places, [Some(0), Some(1)]);
+//! assert_eq!(*reader.receive(Deadline::NOW)?, *b"21.5");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 //!
 //! # Deaths
 //!
 //! The host frees the entries and the writer's place of a space that died; a writer that
 //! waited for it goes on, readers are told ([`ReadError::WriterGone`]), and the next writer
 //! goes on at the position where the dead one stopped. A message that it had begun and not
-//! ended is never handed out as whole.
+//! ended is never handed out as whole. Each handler of a channel's addresses is then signalled
+//! once: of the last unit, if its range holds that, for the writer may have owed it a signal.
 
 mod error;
 mod frame;
+mod handled;
 mod interrupt;
 mod options;
 mod parcel;
@@ -325,9 +361,11 @@ pub(crate) fn wake_writer(channel: &Units<'_>) {
 /// Takes a dead space out of every channel, and wakes every process to which it may have owed a
 /// wake. Only the host calls it.
 pub(crate) fn reclaim(member: &Member, space: u8) {
-    shared_entries::for_each_channel(member, |port, channel| {
+    shared_entries::for_each_channel(member, |port, start, channel| {
         channel.reclaim(space);
         mark!("host.reclaim.channel");
+        // It may have written, and been about to signal.
+        handled::tell_each(member, channel, start);
         // It may have been about to wake them, of any channel that it had a right on.
         wake_readers(member, channel, port);
         wake_writer(channel);

@@ -83,7 +83,8 @@ impl ChannelOptions {
         self
     }
 
-    /// When sleeping readers are woken. The writer does not see it, and writes the same.
+    /// When sleeping readers are woken, and handlers signalled ([`Reader::enable`](super::Reader::enable)). The writer does
+    /// not see it, and writes the same.
     pub fn signal(mut self, signalling: Signalling) -> Self {
         self.mode.signalling = signalling;
         self

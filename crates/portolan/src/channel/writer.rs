@@ -367,6 +367,9 @@ impl Writer {
                     return Ok(done);
                 }
                 Err(shm::NotWritten::Full { wanted, .. }) => {
+                    // It may have ended a unit before it found that there is no room.
+                    let finished = self.ring.channel().signal_now(&mut self.pen);
+                    self.owe(finished);
                     self.wait_for_room(wanted, deadline)?;
                 }
                 Err(other) => return Err(other.into()),
@@ -487,8 +490,9 @@ impl Writer {
 
     #[cold]
     fn wake(&mut self) {
-        self.wakes += 1;
-        self.ring.wake_readers();
+        self.wakes += u64::from(self.ring.channel().has_sleepers());
+        let due = self.pen.take_due();
+        self.ring.attend(&due);
     }
 
     /// Has all readers look, also those that are about to sleep.
@@ -555,6 +559,7 @@ impl Drop for Writer {
         let channel = self.ring.channel();
         if !channel.mode().many_writers && channel.unbind_writer(member.space) {
             self.ring_readers();
+            self.ring.tell_handlers();
         }
     }
 }

@@ -10,16 +10,16 @@
 //! because the host or the acceptor may have died with the connection. So a pending connection
 //! outlives both, and ends with its own process.
 
-use super::OfferConnectError;
 use super::offer::Offers;
 use super::permissions::{AccessToken, Verdict};
+use super::{Exporter, OfferConnectError};
 use crate::Deadline;
 use crate::space::Builder;
 use crate::space::JoinError;
 use crate::space::Member;
 use crate::space::answer::{check_owner, garbled, refused};
 use crate::space::descriptor::Descriptor;
-use portolan_abi::connect::{ConnectAnswer, ConnectRequest, OfferKind, OfferName};
+use portolan_abi::connect::{ConnectAnswer, ConnectRequest, Maker, OfferKind, OfferName};
 use portolan_abi::delegate::Capability;
 use portolan_abi::hello::{Reason, socket_name};
 use portolan_sys::process::{EventFd, poll};
@@ -82,6 +82,8 @@ pub(crate) fn connect_own(
 pub(crate) struct PendingConnection {
     door: Door,
     request: ConnectRequest,
+    /// Whose offer is meant, if that is said.
+    exporter: Option<Exporter>,
     stage: Stage,
     /// What stood in the way last.
     obstacle: Option<Obstacle>,
@@ -216,13 +218,34 @@ impl PendingConnection {
     fn of(door: Door, kind: OfferKind, name: OfferName, token: Option<[u8; 16]>) -> Self {
         Self {
             door,
-            request: ConnectRequest { kind, name, token },
+            request: ConnectRequest {
+                kind,
+                name,
+                token,
+                maker: Maker::ANY,
+            },
+            exporter: None,
             stage: Stage::Away(None),
             obstacle: None,
             pause: PAUSES.0,
             patience: PATIENCE.0,
             bell: None,
         }
+    }
+
+    /// Only an offer that this exporter makes. To be called before anything else.
+    ///
+    /// # Errors
+    ///
+    /// [`OfferConnectError::NoSuchExporter`].
+    pub(crate) fn made_by(mut self, exporter: &Exporter) -> Result<Self, OfferConnectError> {
+        let exporter = exporter.clone();
+        let Some(maker) = exporter.pattern() else {
+            return Err(OfferConnectError::NoSuchExporter { exporter });
+        };
+        self.request.maker = maker;
+        self.exporter = Some(exporter);
+        Ok(self)
     }
 
     /// Goes on without waiting; `None`: not accepted yet.
@@ -250,7 +273,7 @@ impl PendingConnection {
                     continue;
                 }
                 Stage::Asked(connection, until) | Stage::Waiting(connection, until) => {
-                    let mut answer = [0; ConnectAnswer::BYTES];
+                    let mut answer = [0; ConnectAnswer::MAX_BYTES];
                     match socket::try_receive(connection, &mut answer, 0) {
                         Ok(None) if Instant::now() < *until => return Ok(None),
                         // No answer: the host may be dead, and another process hold its socket.
@@ -303,7 +326,11 @@ impl PendingConnection {
     fn sleep(&self, end: Deadline) {
         let by = |at: Instant| Some(end.instant().map_or(at, |end| end.min(at)));
         match (&self.door, &self.stage) {
-            (Door::Private(member), _) => member.part::<Offers>().wait_offer(&self.request, end),
+            (Door::Private(member), _) => {
+                member
+                    .part::<Offers>()
+                    .wait_offer(member, &self.request, end);
+            }
             (_, Stage::Away(None)) => {}
             (_, Stage::Away(Some(again))) => {
                 let left = by(*again).map(|at| at.saturating_duration_since(Instant::now()));
@@ -342,10 +369,10 @@ impl PendingConnection {
             domain,
         }) = &self.door
         else {
-            return OfferConnectError::NotOffered { kind, name };
+            return self.not_offered();
         };
         match self.obstacle.unwrap_or(Obstacle::Unanswered) {
-            Obstacle::NotOffered => OfferConnectError::NotOffered { kind, name },
+            Obstacle::NotOffered => self.not_offered(),
             Obstacle::NotMet => OfferConnectError::NotMet { kind, name },
             Obstacle::NotRunning => OfferConnectError::NotRunning {
                 domain: domain.clone(),
@@ -365,6 +392,16 @@ impl PendingConnection {
         (kind.as_str(), name.as_str().to_owned())
     }
 
+    fn not_offered(&self) -> OfferConnectError {
+        let (kind, name) = self.what();
+        let exporter = self.exporter.clone();
+        OfferConnectError::NotOffered {
+            kind,
+            name,
+            exporter,
+        }
+    }
+
     fn not_admitted(&self, verdict: Verdict, user: u64) -> OfferConnectError {
         let (kind, name) = self.what();
         let shown = self.request.token.is_some();
@@ -378,7 +415,7 @@ impl PendingConnection {
         &mut self,
         member: &Arc<Member>,
     ) -> Result<Option<AcceptedConnection>, OfferConnectError> {
-        match member.part::<Offers>().connect_here(&self.request) {
+        match member.part::<Offers>().connect_here(member, &self.request) {
             None => Ok(None),
             Some(Err(error)) => Err(JoinError::socket(error).into()),
             Some(Ok(Err((verdict, user)))) => Err(self.not_admitted(verdict, user.into())),
@@ -453,9 +490,17 @@ impl PendingConnection {
                 self.patience = PATIENCE.0;
                 return Ok(None);
             }
+            Ok(ConnectAnswer::Ambiguous(makers)) => {
+                let (kind, name) = self.what();
+                return Err(OfferConnectError::Ambiguous {
+                    kind,
+                    name,
+                    exporters: makers.iter().map(Exporter::from_maker).collect(),
+                });
+            }
             Ok(ConnectAnswer::Refused(refusal)) => refusal,
             Err(_) => {
-                let (found, wanted) = (answer.len() as u64, ConnectAnswer::BYTES as u64);
+                let (found, wanted) = (answer.len() as u64, ConnectAnswer::MAX_BYTES as u64);
                 return Err(garbled("answer", found, wanted).into());
             }
         };

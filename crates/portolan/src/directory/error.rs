@@ -1,5 +1,6 @@
 //! Why something is not offered, or an offer was not had.
 
+use super::Exporter;
 use crate::space::OVERFLOW_ID;
 use crate::{Disowned, JoinError, NoDescriptor};
 use portolan_abi::limits::{MAX_GRANTS, MAX_NAME};
@@ -96,13 +97,35 @@ pub enum OfferConnectError {
         /// Whether we have shown one.
         shown: bool,
     },
-    /// The state's: the domain is there, and no member offers that.
-    #[error("nobody in the domain offers the {kind} {name:?}: check the name, or wait longer")]
+    /// The state's: the domain is there, and no member offers that; or not the one that was meant.
+    #[error("{} offers the {kind} {name:?}: check the name, or wait longer", nobody(.exporter.as_ref()))]
     NotOffered {
         /// What was asked for.
         kind: &'static str,
         /// Its name.
         name: String,
+        /// The exporter that was meant, if it was said.
+        exporter: Option<Exporter>,
+    },
+    /// The caller's: several members offer that. It must say which it means
+    /// ([`ImportOptions::exporter`](crate::vmmc::ImportOptions::exporter)).
+    #[error("several members offer the {kind} {name:?} ({}): say which one is meant (ImportOptions::exporter)", listed(.exporters))]
+    Ambiguous {
+        /// What was asked for.
+        kind: &'static str,
+        /// Its name.
+        name: String,
+        /// Those that admit this process; eight at the most. Each can be used as it is to say which
+        /// one is meant.
+        exporters: Vec<Exporter>,
+    },
+    /// The caller's: no member can be called so, or have that number.
+    #[error(
+        "no member can be {exporter}: a name has 1 to {MAX_NAME} bytes, and numbers are as in `portolan ls`"
+    )]
+    NoSuchExporter {
+        /// What was said.
+        exporter: Exporter,
     },
     /// The offering process's: it does not take clients.
     #[error("the process that offers the {kind} {name:?} takes no clients now; it may be stopped")]
@@ -144,4 +167,17 @@ pub enum OfferConnectError {
     /// The caller's: this process is no member of the domain any more.
     #[error(transparent)]
     Disowned(#[from] Disowned),
+}
+
+/// Who does not.
+fn nobody(exporter: Option<&Exporter>) -> String {
+    exporter.map_or_else(
+        || "nobody in the domain".to_owned(),
+        |exporter| format!("no member that is {exporter}"),
+    )
+}
+
+fn listed(exporters: &[Exporter]) -> String {
+    let all: Vec<String> = exporters.iter().map(Exporter::to_string).collect();
+    all.join("; ")
 }

@@ -19,18 +19,22 @@
 use super::OfferError;
 use super::permissions::{Permissions, Verdict, judge, started};
 use crate::space::descriptor::{Descriptor, HeldMemory};
+use crate::space::host::me;
 use crate::space::{Member, Part};
 use crate::{Deadline, Disowned};
 pub(crate) use portolan_abi::connect::OfferKind;
-use portolan_abi::connect::{ConnectAnswer, ConnectRequest, Grants, OfferName};
+use portolan_abi::connect::{ConnectAnswer, ConnectRequest, Grants, Maker, OfferName};
 use portolan_abi::control::{Announcement, Decline, FromMember};
 use portolan_abi::delegate::{Capability, Delegation};
 use portolan_abi::limits::MAX_OFFERS;
+use portolan_abi::space::HostWord;
+use portolan_shm::region::read_text;
 use portolan_sys::process::{EventFd, PidFd, ProcessMemory};
 use portolan_sys::socket::{self, Peer, SocketError};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -487,20 +491,39 @@ impl Offers {
     /// that name.
     pub(crate) fn connect_here(
         &self,
+        member: &Member,
         request: &ConnectRequest,
     ) -> Option<Result<Own, SocketError>> {
+        if !request.maker.fits(&maker(member, me(member))) {
+            return None;
+        }
         let table = self.lock();
         let made = table.find(request.kind, &request.name)?;
         Some(made.meet_own(request))
     }
 
     /// Waits until there is such an offer, or until `deadline`.
-    pub(crate) fn wait_offer(&self, request: &ConnectRequest, deadline: Deadline) {
+    pub(crate) fn wait_offer(&self, member: &Member, request: &ConnectRequest, deadline: Deadline) {
+        let meant = request.maker.fits(&maker(member, me(member)));
         let mut table = self.lock();
-        while table.find(request.kind, &request.name).is_none() && !deadline.has_passed() {
+        let there = |table: &Table| meant && table.find(request.kind, &request.name).is_some();
+        while !there(&table) && !deadline.has_passed() {
             table = self.sleep(table, deadline);
         }
     }
+}
+
+/// A member, as the domain's tables describe it.
+pub(crate) fn maker(member: &Member, by: HostWord) -> Maker {
+    let Some(entry) = member.tables().spaces.get(usize::from(by.space)) else {
+        return Maker::ANY;
+    };
+    let maker = Maker {
+        space: by.space,
+        process: u32::try_from(entry.pid.load(Ordering::Relaxed)).unwrap_or(0),
+        ..Maker::ANY
+    };
+    maker.named(&read_text(&entry.name)).unwrap_or(maker)
 }
 
 /// Something for the host to hear.

@@ -13,15 +13,19 @@
 //! - **V2** A client has one descriptor here, and none once it is handed off; there are
 //!   never more than [`Limits`] says, of one user and of all. A client beyond that is refused.
 //! - **V3** The host waits for no process: a record that does not fit a socket at once is not sent.
+//! - **V4** Of exports, several members may have one of the same name, each of them once. A client
+//!   that does not say which it means gets the only one that admits it, or is told which there are.
 
 use super::admit::{Newcomer, refuse};
-use super::host::Host;
-use crate::directory::{Offers, Verdict, judge, started};
+use super::host::{Host, Watched};
+use crate::directory::{Offers, Verdict, judge, maker, started};
 use crate::space::Member;
 use crate::space::descriptor::Descriptor;
 use crate::space::host::{host_of, me};
 use crate::space::host_connection::HostSockets;
-use portolan_abi::connect::{ConnectAnswer, ConnectRequest, Grants, OfferKind, OfferName};
+use portolan_abi::connect::{
+    ConnectAnswer, ConnectRequest, Grants, MAX_CANDIDATES, Maker, OfferKind, OfferName,
+};
 use portolan_abi::control::{Announcement, Decline, FromHost, FromMember, WINDOW};
 use portolan_abi::hello::Reason;
 use portolan_abi::limits::MAX_OFFERS;
@@ -107,7 +111,8 @@ impl Waiting {
 
 impl OfferTable {
     /// Enters an offer. Of two with one name, which there are if a name was given away
-    /// before its holder could make itself known to us, the elder is the one that counts.
+    /// before its holder could make itself known to us, the elder is the one that counts; but
+    /// exports are told apart by their makers (V4).
     fn post(&mut self, by: HostWord, announcement: Announcement) -> Result<(), Decline> {
         let Announcement {
             number,
@@ -117,7 +122,10 @@ impl OfferTable {
             reannounced,
         } = announcement;
         let key = (kind, name);
-        let taken = self.offers.contains_key(&key);
+        let taken = self.offers.get(&key).is_some_and(|same| match kind {
+            OfferKind::Export => same.iter().any(|p| p.by.space == by.space),
+            _ => true,
+        });
         if taken && !reannounced {
             return Err(Decline::NameTaken);
         }
@@ -169,9 +177,27 @@ impl OfferTable {
         self.keys.get(&(space, number)).map(|(kind, _)| *kind)
     }
 
-    fn find(&self, key: &Key) -> Option<&Posted> {
-        self.offers.get(key)?.first()
+    /// The offers that count, the eldest first.
+    fn find(&self, key: &Key) -> &[Posted] {
+        let same = self.offers.get(key).map_or(&[][..], Vec::as_slice);
+        let count = match key.0 {
+            OfferKind::Export => same.len(),
+            _ => same.len().min(1),
+        };
+        same.get(..count).unwrap_or_default()
     }
+}
+
+/// What a host says of a request.
+enum Choice<'t> {
+    /// This one is meant, and admits the client.
+    One(&'t Posted),
+    /// These members make such an offer, and admit the client.
+    Several(Vec<Maker>),
+    /// There is none.
+    Absent,
+    /// There is, and this is what it says.
+    Refused(Verdict),
 }
 
 impl Host {
@@ -196,7 +222,7 @@ impl Host {
             return refuse(member, &client.connection, Reason::Busy, all);
         }
         portolan_shm::mark!("connect.waits");
-        if tell(&client.connection, answer) {
+        if tell(&client.connection, &answer) {
             self.offer_table.waiting.push(Some(client));
         }
     }
@@ -204,23 +230,24 @@ impl Host {
     /// Hands a client to the member that it asks for, or refuses it. Gives it back if it must
     /// wait, with the answer that says what for.
     fn hand_off(&mut self, member: &Member, client: Waiting) -> Option<(Waiting, ConnectAnswer)> {
-        let Some(posted) = self.offer_table.find(&client.key()) else {
-            return Some((client, ConnectAnswer::Wait));
-        };
         let Waiting { peer, request, .. } = &client;
-        let token = request.token.as_ref();
         let user = u64::from(peer.uid);
-        match judge(&posted.grants, peer, || client.started(), token) {
-            Verdict::Admitted => {}
-            Verdict::NotPermitted => {
-                refuse(member, &client.connection, Reason::Permission, user);
+        let posted = match self.choose(member, &client) {
+            Choice::One(posted) => posted,
+            Choice::Absent => return Some((client, ConnectAnswer::Wait)),
+            Choice::Several(makers) => {
+                tell(&client.connection, &ConnectAnswer::Ambiguous(makers));
                 return None;
             }
-            Verdict::WrongToken => {
-                refuse(member, &client.connection, Reason::Token, user);
+            Choice::Refused(verdict) => {
+                let why = match verdict {
+                    Verdict::WrongToken => Reason::Token,
+                    _ => Reason::Permission,
+                };
+                refuse(member, &client.connection, why, user);
                 return None;
             }
-        }
+        };
         let (by, number) = (posted.by, posted.number);
         let (domain, name, process) = (member.domain.as_str(), request.name.as_str(), peer.pid);
         let kind = request.kind;
@@ -259,6 +286,46 @@ impl Host {
             Err(_) => refuse(member, &client.connection, Reason::Descriptors, 0),
         }
         None
+    }
+
+    /// Which offer a client means (V1, V4).
+    fn choose(&self, member: &Member, client: &Waiting) -> Choice<'_> {
+        let Waiting { peer, request, .. } = client;
+        let token = request.token.as_ref();
+        let (mut admitted, mut refused) = (Vec::new(), None);
+        for posted in self.offer_table.find(&client.key()) {
+            let maker = maker(member, posted.by);
+            if !request.maker.fits(&maker) {
+                continue;
+            }
+            match judge(&posted.grants, peer, || client.started(), token) {
+                Verdict::Admitted => admitted.push((posted, maker)),
+                verdict => {
+                    let _ = refused.get_or_insert(verdict);
+                }
+            }
+        }
+        if admitted.len() > 1 {
+            // A dead exporter of whose death we have not heard yet does not count.
+            admitted.retain(|(posted, _)| self.lives(member, posted.by));
+            refused = None;
+        }
+        match (admitted.as_slice(), refused) {
+            ([(posted, _)], _) => Choice::One(posted),
+            ([], Some(verdict)) => Choice::Refused(verdict),
+            ([], None) => Choice::Absent,
+            (several, _) => {
+                let makers = several.iter().map(|(_, maker)| *maker);
+                Choice::Several(makers.take(MAX_CANDIDATES).collect())
+            }
+        }
+    }
+
+    /// Whether the process of a member lives.
+    fn lives(&self, member: &Member, by: HostWord) -> bool {
+        let mut watched = self.watched.iter();
+        let is_it = |w: &&Watched| (w.space, w.incarnation) == (by.space, by.incarnation);
+        by == me(member) || watched.find(is_it).is_some_and(|w| !w.pidfd.is_dead())
     }
 
     /// Hands off the waiting clients that `who` names.
@@ -369,9 +436,8 @@ impl Host {
         watched.handed = watched.handed.saturating_sub(1);
         let space = watched.space;
         self.serve(member, |wanted, offer_table| {
-            offer_table
-                .find(wanted)
-                .is_some_and(|p| p.by.space == space)
+            let mut posted = offer_table.find(wanted).iter();
+            posted.any(|p| p.by.space == space)
         });
     }
 
@@ -399,7 +465,7 @@ impl Host {
 }
 
 /// Tells a client something; whether it is still there.
-pub(super) fn tell(connection: &Descriptor, answer: ConnectAnswer) -> bool {
+pub(super) fn tell(connection: &Descriptor, answer: &ConnectAnswer) -> bool {
     socket::send_by(connection, &answer.encode(), &[], Some(Instant::now())).is_ok()
 }
 
@@ -474,7 +540,7 @@ mod tests {
     fn the_elder_of_two_offers_counts() {
         let mut offer_table = OfferTable::default();
         let key = (OfferKind::Port, OfferName::new("x").unwrap());
-        let first = |offer_table: &OfferTable| offer_table.find(&key).map(|p| p.by.space);
+        let first = |offer_table: &OfferTable| offer_table.find(&key).first().map(|p| p.by.space);
         // Given away before its holders were heard of.
         assert_eq!(offer_table.post(by(2), announced(1, false)), Ok(()));
         assert_eq!(offer_table.post(by(3), announced(1, true)), Ok(()));

@@ -166,7 +166,7 @@ fn join(to: Attached) -> Option<SendRight> {
 
 /// Does something with every channel that there is. For the host, which keeps each by a
 /// right of its own meanwhile. A segment that is given another name is a buffer, and no channel.
-pub(crate) fn for_each_channel(member: &Member, mut act: impl FnMut(u16, &Channel<'_>)) {
+pub(crate) fn for_each_channel(member: &Member, mut act: impl FnMut(u16, u64, &Channel<'_>)) {
     let tables = member.tables();
     for (index, entry) in tables.used_ports() {
         let status = PortStatus::unpack(entry.control.status.load(Ordering::Acquire));
@@ -184,7 +184,8 @@ pub(crate) fn for_each_channel(member: &Member, mut act: impl FnMut(u16, &Channe
             let closed = member.guard.is_some();
             let page = memory.extent.page;
             let region = &member.region;
-            region.with_channel(page, len, closed, |channel| act(index, channel));
+            let start = region.offset(page);
+            region.with_channel(page, len, closed, |channel| act(index, start, channel));
         }
         drop_counted(member, port);
     }

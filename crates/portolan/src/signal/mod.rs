@@ -38,7 +38,8 @@ pub use listener::{HandlerId, Listener};
 pub use options::ListenerOptions;
 
 pub use source::{Origin, Source};
-pub(crate) use tell::signal;
+use tell::signal;
+pub(crate) use tell::tell_each;
 
 use crate::space::Member;
 use crate::space::counters;
@@ -162,14 +163,20 @@ impl Domain {
         let member = self.member();
         member.present()?;
         let offset = offset(member, address)?;
-        counters::signalled(member);
-        let Some(begun) = member.begins(EventKind::Signal) else {
-            return Ok(signal(member, offset));
-        };
-        let reached = signal(member, offset);
-        member.record(begun, About::byte(offset, 0));
-        Ok(reached)
+        Ok(send(member, offset))
     }
+}
+
+/// Signals an offset; how many listeners that reached.
+#[inline]
+pub(crate) fn send(member: &Member, offset: u64) -> usize {
+    counters::signalled(member);
+    let Some(begun) = member.begins(EventKind::Signal) else {
+        return signal(member, offset);
+    };
+    let reached = signal(member, offset);
+    member.record(begun, About::byte(offset, 0));
+    reached
 }
 
 /// Pushes a signal to one FIFO, and wakes its reader if need be; `false` if it is full.

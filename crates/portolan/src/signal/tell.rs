@@ -36,6 +36,31 @@ pub(crate) fn signal(member: &Member, offset: u64) -> usize {
     }
 }
 
+/// Tells each handler that has some of the bytes from `start` up to `end`, once: of the byte at
+/// `best` if it has that, else of the first that it has. A FIFO of several handlers gets several
+/// signals.
+pub(crate) fn tell_each(member: &Member, (start, end): (u64, u64), best: u64) {
+    for handler in member.tables().ranges().handlers() {
+        let Some((first, last)) = handler.overlap(start, end) else {
+            continue;
+        };
+        let offset = if (first..last).contains(&best) {
+            best
+        } else {
+            first
+        };
+        let mut to = handler.fifo();
+        loop {
+            push(member, to, offset);
+            // S5, as in `signal`.
+            match handler.moved_from(to) {
+                Some(now) => to = now,
+                None => break,
+            }
+        }
+    }
+}
+
 /// As [`signal`], for more than one handler.
 #[inline(never)]
 fn signal_several(member: &Member, offset: u64) -> usize {

@@ -12,9 +12,13 @@ use std::sync::atomic::{Ordering, fence};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ExportSurvey {
-    /// Whose it is.
+    /// The exporter's space.
     pub space: u8,
-    /// The name under which it is imported.
+    /// The exporter's process.
+    pub pid: u32,
+    /// What the exporter calls itself.
+    pub exporter: String,
+    /// The name under which it is imported; other spaces may export under the same one.
     pub name: String,
     /// Bytes.
     pub bytes: u64,
@@ -106,7 +110,7 @@ pub(super) fn take(
             let Some(kind) = state.kind.filter(|_| !state.busy) else {
                 continue;
             };
-            let found = read(space.id, kind, entry);
+            let found = read(space, kind, entry);
             // Pairs with the writer's fence: what was read is of the use that the state names.
             fence(Ordering::Acquire);
             if entry.state.load(Ordering::Relaxed) != word {
@@ -126,14 +130,16 @@ enum Found {
     Connection(ConnectionSurvey),
 }
 
-fn read(space: u8, kind: PublicKind, entry: &PublicEntry) -> Found {
+fn read(space: &SpaceSurvey, kind: PublicKind, entry: &PublicEntry) -> Found {
     let counters = &entry.counters;
     let number = |word: u64| u32::try_from(word).unwrap_or(u32::MAX);
     let kind = match kind {
         PublicKind::Export => {
             let flags = entry.flags.load(Ordering::Relaxed);
             return Found::Export(ExportSurvey {
-                space,
+                space: space.id,
+                pid: space.pid,
+                exporter: space.name.clone(),
                 name: read_text(&entry.name),
                 bytes: entry.bytes.load(Ordering::Relaxed),
                 reach: match (flags & flag::READS != 0, flags & flag::WRITES != 0) {
@@ -153,7 +159,7 @@ fn read(space: u8, kind: PublicKind, entry: &PublicEntry) -> Found {
     };
     let port = entry.port.load(Ordering::Relaxed).checked_sub(1);
     Found::Connection(ConnectionSurvey {
-        space,
+        space: space.id,
         kind,
         offer: read_text(&entry.name),
         domain: Some(read_text(&entry.domain)).filter(|name| !name.is_empty()),

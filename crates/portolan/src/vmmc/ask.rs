@@ -35,7 +35,9 @@ impl Domain {
     /// Exports memory under a name, to whom the options permit; until `deadline` the domain's
     /// host may take to learn of it. Importers map [`ExportMemory`](crate::vmmc::ExportMemory),
     /// and have the kernel copy to and from [`OrdinaryMemory`](crate::vmmc::OrdinaryMemory); see
-    /// [`vmmc`](crate::vmmc) for what each has.
+    /// [`vmmc`](crate::vmmc) for what each has. A member exports under a name once; other members
+    /// may export under the same one, and importers say whose they mean
+    /// ([`ImportOptions::exporter`]).
     ///
     /// # Errors
     ///
@@ -69,7 +71,7 @@ macro_rules! imports {
                 self.import_with(name, &ImportOptions::default(), deadline)
             }
 
-            /// As [`import`](Self::import), with a token, or a limit.
+            /// As [`import`](Self::import), of one exporter of several, with a token, or a limit.
             ///
             /// # Errors
             ///
@@ -197,9 +199,13 @@ impl Whence {
         options: &ImportOptions,
     ) -> Result<PendingConnection, OfferConnectError> {
         let (kind, token) = (OfferKind::Export, options.token.as_ref());
-        match self {
+        let pending = match self {
             Self::Within(member) => PendingConnection::from_inside(member, kind, name, token),
             Self::Outside(domain) => PendingConnection::from_outside(domain, kind, name, token),
+        }?;
+        match &options.exporter {
+            Some(exporter) => pending.made_by(exporter),
+            None => Ok(pending),
         }
     }
 }

@@ -46,6 +46,15 @@ pub enum ExportError {
         /// How it is mapped.
         mode: super::Mode,
     },
+    /// The caller's: it is to have plain slices of memory that importers may only read, and the
+    /// options let them write.
+    #[error(
+        "importers may {reach:?} by these options, and the owner is to have slices: use Reach::Read, or `export_writable`"
+    )]
+    NotReadOnly {
+        /// What the options say.
+        reach: super::Reach,
+    },
     /// The caller's: a range is empty, not inside, or one too many.
     #[error("ranges are {MAX_RANGES} at most, not empty, and within the {len} bytes of the export")]
     BadRanges {
@@ -61,6 +70,13 @@ pub enum ExportError {
     /// The system's: the file was not sealed.
     #[error(transparent)]
     Seal(SealError),
+    /// The machine's, or the control group's: it has not so much memory left. What was there before
+    /// is there still.
+    #[error("there is no memory for all {len} bytes: populate less, or when there is more")]
+    OutOfMemory {
+        /// Bytes that were to have memory.
+        len: usize,
+    },
     /// The caller's or the state's: it is not offered under that name, or to those.
     #[error(transparent)]
     Offer(#[from] OfferError),
@@ -285,6 +301,14 @@ pub enum UpdateError {
     System {
         /// The system's error number.
         errno: i32,
+    },
+    /// The machine's, or the control group's: it has not so much memory left. Nothing was written.
+    #[error(
+        "there is no memory for {len} bytes of the export: populate less, or when there is more"
+    )]
+    OutOfMemory {
+        /// Bytes that were to have memory.
+        len: usize,
     },
     /// The exporter's: it has taken its memory back. Let go of the import; import again if it
     /// exports again.

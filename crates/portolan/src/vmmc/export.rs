@@ -472,7 +472,7 @@ impl Exported {
         match &self.source {
             Source::Shared { memory, file } => {
                 if !memory.goes_with() {
-                    memory.take_back(file)?;
+                    memory.take_back(file, self.reach.writes())?;
                     portolan_shm::mark!("unexport.private");
                 }
                 if self.reach.writes() {

@@ -127,6 +127,40 @@ impl Import {
         self.inner.write(offset, bytes)
     }
 
+    /// Takes memory for the pages that `len` bytes from `offset` on lie in, where they have none, so
+    /// that no update there can fail for want of it: an export may be larger than memory, and what
+    /// the kernel cannot give at a store it kills for. Nothing happens if the import is
+    /// [kernel-mediated](Self::is_kernel_mediated).
+    ///
+    /// # Errors
+    ///
+    /// [`UpdateError::OutOfMemory`]: there is not so much; of what was plainly too much nothing was
+    /// taken. And as [`write`](Self::write).
+    ///
+    /// ```
+    /// use portolan::vmmc::{ExportMemory, ExportOptions, Reach, UpdateError};
+    /// use portolan::{Deadline, Domain};
+    /// # let soon = || Deadline::after(std::time::Duration::from_secs(60));
+    /// let domain = Domain::private()?;
+    /// let sparse = ExportMemory::new(1 << 40)?;
+    /// let export = domain.export(&sparse, "sparse", &ExportOptions::new(Reach::ReadWrite), soon())?;
+    /// let import = domain.import("sparse", soon())?;
+    /// import.populate(1 << 39, 4096)?;
+    /// import.write(1 << 39, b"here")?;
+    /// let all = import.populate(0, import.len());
+    /// assert_eq!(all, Err(UpdateError::OutOfMemory { len: 1 << 40 }));
+    /// # drop(sparse);
+    /// # drop(export);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn populate(&self, offset: usize, len: usize) -> Result<(), UpdateError> {
+        let import = &*self.inner;
+        import.may_write(offset, len)?;
+        import.ready()?;
+        import.populate(offset, len)?;
+        import.there()
+    }
+
     /// Copies from `offset` on: a remote read. Of what is written meanwhile there may be parts.
     ///
     /// # Errors

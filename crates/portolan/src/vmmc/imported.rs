@@ -14,7 +14,9 @@ use crate::space::record::{About, Begun};
 use crate::{Deadline, EventKind};
 use portolan_abi::vmmc::{Ranges, status_page};
 use portolan_shm::atomic::in_program_order;
+use portolan_sys::memory::{self, PAGE};
 use portolan_sys::process::TransferError;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -86,6 +88,25 @@ impl Imported {
             Backend::Kernel(direct) => self.by_kernel(direct, |direct| direct.write(offset, bytes)),
             Backend::Host(host) => self.by_host(|there| host.write(offset, bytes, there)),
         }
+    }
+
+    /// Takes memory for a part that is mapped. Within bounds.
+    pub(super) fn populate(&self, offset: usize, len: usize) -> Result<(), UpdateError> {
+        let Backend::Mapped { place, .. } = &self.backend else {
+            return Ok(());
+        };
+        if len == 0 {
+            return Ok(());
+        }
+        let first = offset / PAGE * PAGE;
+        let end = (offset + len).next_multiple_of(PAGE);
+        let taken = memory::populate_new(place.start() + first, end - first);
+        taken.map_err(|error| match error.kind() {
+            io::ErrorKind::OutOfMemory => UpdateError::OutOfMemory { len },
+            _ => UpdateError::System {
+                errno: error.raw_os_error().unwrap_or(0),
+            },
+        })
     }
 
     /// Copies from it. Within bounds.

@@ -6,6 +6,7 @@ use super::update::without;
 use super::{ExportError, MappingError, Mode, Reach, UpdateError};
 use portolan_sys::memory::{self, Mapping, PAGE, PrivatiseError, ShareError};
 use std::fmt;
+use std::io;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +17,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 ///
 /// Cheap to clone; all clones are the same memory. It keeps its address and its content
 /// through export and unexport. While it is exported importers may write it at any moment, so
-/// it is read and written by copies and atomics and never lent as a slice.
+/// it is read and written by copies and atomics and never lent as a slice. Where importers only
+/// read, or while it is not exported, its owner can have plain slices: see
+/// [`OwnedMemory`](super::OwnedMemory).
 ///
 /// Forked children do not have it, before an export and during it.
 ///
@@ -111,7 +114,8 @@ impl ExportMemory {
     ///
     /// # Errors
     ///
-    /// [`ExportError::System`]: above all, there is too little.
+    /// [`ExportError::OutOfMemory`]: there is not so much. Nothing that was there is lost, and of
+    /// what was plainly too much nothing was taken.
     pub fn populate(&self) -> Result<(), ExportError> {
         super::present()?;
         let state = self.inner.state();
@@ -122,7 +126,11 @@ impl ExportMemory {
                 memory::populate_new(self.address(), self.len())
             }
         };
-        taken.map_err(|e| ExportError::system("take memory for all pages", &e))
+        let len = self.len();
+        taken.map_err(|error| match error.kind() {
+            io::ErrorKind::OutOfMemory => ExportError::OutOfMemory { len },
+            _ => ExportError::system("take memory for all pages", &error),
+        })
     }
 
     /// Bytes: whole pages.
@@ -268,11 +276,13 @@ impl Memory {
         Ok(file)
     }
 
-    /// Takes it back from importers, whatever they keep; goes on where it had to leave off.
-    pub(super) fn take_back(&self, file: &OwnedFd) -> Result<(), PrivatiseError> {
+    /// Takes it back from importers, whatever they keep; goes on where it had to leave off. With
+    /// `gives_up` the file's pages are given back meanwhile.
+    pub(super) fn take_back(&self, file: &OwnedFd, gives_up: bool) -> Result<(), PrivatiseError> {
         let mut state = self.state();
         let done = match *state {
             State::Fresh(_) | State::Private => return Ok(()),
+            State::Exported if gives_up => self.place.privatise_giving_up(file),
             State::Exported => self.place.privatise(file),
             State::Returning { done } => {
                 let len = self.len();
@@ -374,6 +384,11 @@ impl Memory {
 
     pub(super) fn len(&self) -> usize {
         self.place.len()
+    }
+
+    /// Where it lies.
+    pub(super) fn place(&self) -> &Place {
+        &self.place
     }
 
     fn maps(&self) -> MutexGuard<'_, Vec<(Range<usize>, Mode)>> {

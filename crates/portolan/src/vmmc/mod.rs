@@ -36,7 +36,7 @@
 //! | the paper | here |
 //! |---|---|
 //! | `Export(mapId, recvBuf, nbytes, permissions)` | [`Domain::export`](crate::Domain::export), of [`ExportMemory`] made for it or there before, or of [`OrdinaryMemory`] |
-//! | `Import(mapId, exporter, &impAddr, &nbytes)` | [`Domain::import`](crate::Domain::import), [`Builder::import`](crate::Builder::import); not blocking: [`PendingImport`] |
+//! | `Import(mapId, exporter, &impAddr, &nbytes)` | [`Domain::import`](crate::Domain::import), [`Builder::import`](crate::Builder::import); not blocking: [`PendingImport`]; of one of several exporters: [`Exporter`] |
 //! | an address of the destination proxy space | an [`Import`] and an offset, checked at each call |
 //! | `SendMsg`, blocking | [`Import::write`]: returns when the source may be used again, and (on one machine) everything has landed; [`Import::write_from`], of memory that is exported or aliased itself |
 //! | `SendMsg`, not blocking | [`Import::begin_write`], with a handle ([`Pending`]); [`Import::flush`] |
@@ -64,6 +64,18 @@
 //! | the end | a copy of the memory; no importer is waited for | nothing is copied; calls under way are waited for ([`ExportError::UnderWay`]), of the host too ([`ExportError::Unanswered`]) |
 //! | the host dies | no effect | an importer that needs a host goes on with the next one; a write that the dead host had begun is [`UpdateError::Unanswered`] |
 //!
+//! # Plain slices for the owner
+//!
+//! Whether the owner of memory may have a `&[u8]` or a `&mut [u8]` of it depends on what importers
+//! may do meanwhile, which the types say:
+//!
+//! | type | importers | the owner has |
+//! |---|---|---|
+//! | [`OwnedMemory`] | none | `&[u8]`, `&mut [u8]` |
+//! | [`ReadableExport`] | read | `&[u8]`, `&mut [u8]` |
+//! | [`WritableExport`] | write | copies and atomics, until it takes the memory back |
+//! | [`Export`] and [`ExportMemory`] | as the [`Reach`] says | copies and atomics, in any number of clones |
+//!
 //! # What holds
 //!
 //! - An importer reaches the exported pages and nothing else of the exporter. What it may do,
@@ -84,6 +96,7 @@
 // |---|---|
 // | `options` | how memory is exported |
 // | `memory` | memory that can be exported, and what its owner does with it |
+// | `owned` | memory and exports that say by their types whether their owner has plain slices |
 // | `place` | mappings as words; with `kernel/range` the files with `unsafe` |
 // | `kernel` | kernel-mediated exports and imports: ordinary memory |
 // | `access` | copies within bounds |
@@ -113,6 +126,7 @@ mod kernel;
 mod memory;
 mod notify;
 mod options;
+mod owned;
 mod pending;
 mod place;
 mod relay;
@@ -123,6 +137,7 @@ mod watch;
 mod write_queue;
 
 use crate::Disowned;
+pub use crate::directory::Exporter;
 pub use ask::PendingImport;
 pub use error::{ExportError, ImportError, UpdateError};
 pub use export::Export;
@@ -131,6 +146,7 @@ pub use kernel::{Exportable, OrdinaryMemory};
 pub use memory::ExportMemory;
 pub use notify::{ImporterId, Notification, NotificationError, Notifications};
 pub use options::{ExportOptions, ImportOptions, Reach};
+pub use owned::{OwnedMemory, ReadableExport, WritableExport};
 pub use pending::Pending;
 pub use update::{Alias, Epoch, Log, MappingError, Mode, Tracked};
 

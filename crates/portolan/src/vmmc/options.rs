@@ -1,6 +1,7 @@
 //! Options say how memory is exported and imported.
 
 use super::ExportError;
+use crate::directory::Exporter;
 use crate::{AccessToken, Permissions};
 use portolan_abi::vmmc::Ranges;
 pub use portolan_abi::vmmc::Reach;
@@ -72,21 +73,24 @@ impl ExportOptions {
 ///
 /// ```
 /// use portolan::AccessToken;
-/// use portolan::vmmc::ImportOptions;
+/// use portolan::vmmc::{Exporter, ImportOptions};
 /// let small = ImportOptions::default().at_most(1 << 20);
+/// let left = ImportOptions::default().exporter(Exporter::named("left"));
 /// let known = ImportOptions::default().token(AccessToken::random()?);
 /// # Ok::<(), std::io::Error>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct ImportOptions {
+    pub(super) exporter: Option<Exporter>,
     pub(super) token: Option<AccessToken>,
     pub(super) most: u64,
 }
 
 impl Default for ImportOptions {
-    /// No token, and up to 1 TiB.
+    /// Of any exporter, no token, and up to 1 TiB.
     fn default() -> Self {
         Self {
+            exporter: None,
             token: None,
             most: 1 << 40,
         }
@@ -94,6 +98,12 @@ impl Default for ImportOptions {
 }
 
 impl ImportOptions {
+    /// Only what this exporter exports: two members may export under one name.
+    pub fn exporter(mut self, exporter: Exporter) -> Self {
+        self.exporter = Some(exporter);
+        self
+    }
+
     /// Shows this token.
     pub fn token(mut self, token: AccessToken) -> Self {
         self.token = Some(token);

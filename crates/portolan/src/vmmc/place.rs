@@ -1,15 +1,17 @@
 //! Presents memory that other processes write as words.
 //!
-//! Hand-written `unsafe` is here for two reasons: a mapping becomes words, and a range of the
-//! program's own is shared and taken back at its address. No code here makes a `&[u8]` or a
-//! `&mut [u8]` of memory that others can write. It uses atomics, and copies that the compiler
+//! Hand-written `unsafe` is here for three reasons: a mapping becomes words, memory that no other
+//! process writes becomes bytes ([`Sole`]), and a range of the program's own is shared and taken
+//! back at its address. No code here makes a `&[u8]` or a `&mut [u8]` of memory that others can write. It uses atomics, and copies that the compiler
 //! cannot look into (`portolan_shm::bulk`), so the writes of others change values and nothing else.
 #![allow(unsafe_code)]
 
+use super::memory::Memory;
 use super::{ExportError, ExportMemory};
 use portolan_sys::memory::{self, Mapping, PAGE, PrivatiseError, ShareError};
 use std::ops::Range;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 /// Whole pages, mapped for as long as this lives; in a forked child there is nothing.
@@ -85,6 +87,42 @@ impl Place {
         unsafe { std::slice::from_raw_parts_mut(first, self.len) }
     }
 
+    /// The bytes.
+    ///
+    /// # Safety
+    ///
+    /// As long as what this returns lives:
+    ///
+    /// - no process and no thread writes the memory;
+    /// - this process has it mapped, so it is no forked child.
+    unsafe fn bytes(&self) -> &[u8] {
+        let first: *const u8 = std::ptr::with_exposed_provenance(self.start);
+        // SAFETY:
+        // - in bounds, live, initialised: as in `words`, and the caller is no forked child;
+        // - not written: the caller promises it.
+        unsafe { std::slice::from_raw_parts(first, self.len) }
+    }
+
+    /// The bytes, to write.
+    ///
+    /// # Safety
+    ///
+    /// As long as what this returns lives:
+    ///
+    /// - no other process writes the memory, and this one reaches it through that alone;
+    /// - this process has it mapped, so it is no forked child.
+    #[expect(
+        clippy::mut_from_ref,
+        reason = "who promises it has the memory exclusively"
+    )]
+    unsafe fn bytes_alone(&self) -> &mut [u8] {
+        let first: *mut u8 = std::ptr::with_exposed_provenance_mut(self.start);
+        // SAFETY:
+        // - in bounds, live, initialised: as in `words`, and the caller is no forked child;
+        // - exclusive: the caller promises it.
+        unsafe { std::slice::from_raw_parts_mut(first, self.len) }
+    }
+
     /// Moves a private range into `file`, at the same address.
     pub(crate) fn share_into(&self, file: &OwnedFd) -> Result<(), ShareError> {
         // SAFETY:
@@ -100,6 +138,13 @@ impl Place {
     /// Takes the range back from `file`, at the same address.
     pub(crate) fn privatise(&self, file: &OwnedFd) -> Result<(), PrivatiseError> {
         self.privatise_part(0..self.len, file, 0)
+    }
+
+    /// The same, and gives the file's pages back meanwhile, which no process reads any more.
+    pub(crate) fn privatise_giving_up(&self, file: &OwnedFd) -> Result<(), PrivatiseError> {
+        // SAFETY:
+        // - as in `privatise_part`.
+        unsafe { memory::privatise_giving_up(file, 0, self.start, self.len) }
     }
 
     /// Takes part of the range, whole pages, back from where it shows `file` from `offset` on.
@@ -137,6 +182,61 @@ impl Place {
     fn part(&self, part: Range<usize>) -> (usize, usize) {
         let (start, end) = (part.start.min(self.len), part.end.min(self.len));
         (self.start + start, end.saturating_sub(start))
+    }
+}
+
+/// The one handle of this process on memory that no other process writes: what borrows this
+/// borrows the memory.
+///
+/// - Made of the only clone of memory that no importer has ([`ExportMemory::bytes_mut`] says when).
+/// - An export has another handle ([`lend`](Self::lend)), by which no code reads or writes the
+///   bytes: it shares the memory and takes it back, which changes none of them. The caller exports
+///   it to be read only, which the kernel enforces, or lends no bytes until that export has ended.
+pub(crate) struct Sole(Arc<Memory>);
+
+impl Sole {
+    /// Gives the memory back if it is exported, or there are other clones.
+    pub(crate) fn of(mut memory: ExportMemory) -> Result<Self, ExportMemory> {
+        match memory.bytes_mut() {
+            Some(_) => Ok(Self(memory.inner)),
+            None => Err(memory),
+        }
+    }
+
+    /// The bytes; none in a forked child.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        if super::present().is_err() {
+            return &[];
+        }
+        // SAFETY:
+        // - not written: no other process writes it, and in this one only `bytes_mut` does, which
+        //   borrows exclusively;
+        // - no forked child, as we have just seen.
+        unsafe { self.0.place().bytes() }
+    }
+
+    /// The bytes, to write; none in a forked child.
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        if super::present().is_err() {
+            return &mut [];
+        }
+        // SAFETY:
+        // - exclusive: no other process writes it, and this one reaches it through this, which is
+        //   borrowed exclusively;
+        // - no forked child, as we have just seen.
+        unsafe { self.0.place().bytes_alone() }
+    }
+
+    /// The memory, for an export.
+    pub(crate) fn lend(&self) -> ExportMemory {
+        ExportMemory {
+            inner: Arc::clone(&self.0),
+        }
+    }
+
+    /// The memory, which may have other handles from now on.
+    pub(crate) fn into_memory(self) -> ExportMemory {
+        ExportMemory { inner: self.0 }
     }
 }
 

@@ -9,7 +9,7 @@ use portolan::{
 };
 use portolan_abi::FORMAT_VERSION;
 use portolan_abi::bridge::{Answer, Ask, DESCRIPTORS, Denied, FrameHeader, Granted, WAKE, control};
-use portolan_abi::connect::{ConnectAnswer, ConnectRequest, OfferKind, OfferName};
+use portolan_abi::connect::{ConnectAnswer, ConnectRequest, Maker, OfferKind, OfferName};
 use portolan_abi::handshake::Refusal;
 use portolan_abi::hello::socket_name;
 use portolan_abi::limits::LINE;
@@ -30,15 +30,16 @@ pub(crate) fn accepted(domain: &str) -> OwnedFd {
         kind: OfferKind::Port,
         name: OfferName::new("frames").unwrap(),
         token: None,
+        maker: Maker::ANY,
     };
     socket::send(&socket, &request.encode(), &[]).unwrap();
     loop {
-        let mut answer = [0; ConnectAnswer::BYTES];
+        let mut answer = [0; ConnectAnswer::MAX_BYTES];
         let received = socket::receive(&socket, &mut answer, 0).unwrap();
         match ConnectAnswer::decode(&answer[..received.len]).unwrap() {
             ConnectAnswer::Accepted => return socket,
             ConnectAnswer::Wait | ConnectAnswer::Queue => {}
-            ConnectAnswer::Refused(refusal) => panic!("{refusal:?}"),
+            other => panic!("{other:?}"),
         }
     }
 }

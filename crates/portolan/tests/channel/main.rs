@@ -11,6 +11,9 @@ mod parcel;
 mod parcel_lags;
 #[cfg(feature = "tokio")]
 mod parcel_waits;
+mod signalled;
+#[cfg(feature = "marks")]
+mod signalled_deaths;
 mod straight;
 mod stream;
 mod waiting;

@@ -7,7 +7,7 @@ use crate::raw;
 use crate::raw_brokered::{CopySlot, capability, request};
 use portolan::vmmc::{ExportOptions, Notification, OrdinaryMemory, Reach, UpdateError};
 use portolan::{Domain, JoinError, Permissions};
-use portolan_abi::connect::{ConnectAnswer, ConnectRequest, OfferKind};
+use portolan_abi::connect::{ConnectAnswer, ConnectRequest, Maker, OfferKind};
 use portolan_abi::delegate::{Act, Capability, Outcome};
 use portolan_sys::memory::{self, Access, PAGE};
 use portolan_sys::process::user;
@@ -187,9 +187,10 @@ fn only_an_importer_with_the_capability_gets_a_copy_slot() {
         kind: OfferKind::Memory,
         name: guessed.name().unwrap(),
         token: Some(capability.token),
+        maker: Maker::ANY,
     };
     socket::send(&connection, &request.encode(), &[]).unwrap();
-    let mut bytes = [0; ConnectAnswer::BYTES];
+    let mut bytes = [0; ConnectAnswer::MAX_BYTES];
     let received = socket::receive(&connection, &mut bytes, 0).unwrap();
     let answer = ConnectAnswer::decode(&bytes[..received.len]);
     assert_eq!(answer, Ok(ConnectAnswer::Wait));

@@ -4,8 +4,8 @@ use crate::automatic::Updater;
 use crate::brokered_ends::Weather;
 use crate::{forks, notify_ends, raw};
 use portolan::vmmc::{
-    Export, ExportMemory, ExportOptions, Import, ImportOptions, Notifications, OrdinaryMemory,
-    Reach, UpdateError,
+    Export, ExportMemory, ExportOptions, Exporter, Import, ImportOptions, Notifications,
+    OrdinaryMemory, Reach, UpdateError,
 };
 use portolan::{AccessToken, Domain, Permissions};
 use portolan_testkit::{Answer, PATIENCE, obey, until};
@@ -132,6 +132,11 @@ impl State {
                 self.domain = Some(builder.join()?);
                 done()
             }
+            ["join-as", name, called] => {
+                let builder = Domain::builder(name).size(64 << 20).space_name(called);
+                self.domain = Some(builder.deadline(PATIENCE).join()?);
+                done()
+            }
             ["join", name] => {
                 let builder = Domain::builder(name).size(64 << 20).deadline(PATIENCE);
                 self.domain = Some(builder.join()?);
@@ -168,8 +173,46 @@ impl State {
                 set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
                 done()
             }
-            ["unexport"] => {
-                self.export.take().unwrap().unexport()?;
+            ["unexport"] => match self.export.take().unwrap().unexport() {
+                Ok(()) => done(),
+                Err(refused) => {
+                    self.export = Some(*refused.item);
+                    Err(refused.why.into())
+                }
+            },
+            ["populate", "own"] => {
+                self.memory.as_ref().unwrap().populate()?;
+                done()
+            }
+            ["populate", offset, len] => {
+                self.import().populate(offset.parse()?, len.parse()?)?;
+                done()
+            }
+            ["fill", "own", byte] => {
+                let memory = self.memory.as_ref().unwrap();
+                for at in (0..memory.len()).step_by(4096) {
+                    memory.write(at, &[byte.parse()?; 4096])?;
+                }
+                done()
+            }
+            // The first and the last byte of each page.
+            ["is", "own", byte] => {
+                let (memory, byte) = (self.memory.as_ref().unwrap(), byte.parse()?);
+                let mut pages = 0;
+                for at in (0..memory.len()).step_by(4096) {
+                    let mut ends = [[0], [0]];
+                    memory.read(at, &mut ends[0])?;
+                    memory.read(at + 4095, &mut ends[1])?;
+                    pages += usize::from(ends == [[byte]; 2]);
+                }
+                Ok(pages.to_string())
+            }
+            ["export-to-read", name, pages] => {
+                let memory = ExportMemory::new(pages.parse::<usize>()? * 4096)?;
+                let domain = self.domain.as_ref().unwrap();
+                let options = ExportOptions::new(Reach::Read).permit(Permissions::anyone());
+                self.export = Some(domain.export(&memory, name, &options, PATIENCE)?);
+                self.memory = Some(memory);
                 done()
             }
             ["load", "own", offset] => {
@@ -284,6 +327,7 @@ impl State {
                 let import = self.import.as_deref();
                 Ok(forks::fork(|| forks::found(export, memory, import))?)
             }
+            ["fork", "owned"] => crate::owned::fork(self.domain.as_ref().unwrap()),
             ["fork", "listening"] => {
                 let notifications = self.notifications.as_mut().unwrap();
                 Ok(forks::fork(|| notify_ends::in_child(notifications))?)
@@ -338,7 +382,7 @@ impl State {
         }
     }
 
-    /// Imports; `deadline-ms`, `of` a user, `token`, `at-most` so many bytes.
+    /// Imports; `deadline-ms`, `of` a user, `exporter` (its name), `token`, `at-most` so many bytes.
     fn begin(&mut self, domain: &str, name: &str, options: &[&str]) -> Answer {
         let mut builder = Domain::builder(domain);
         let mut import = ImportOptions::default();
@@ -352,6 +396,7 @@ impl State {
                     let number: u128 = value.parse()?;
                     import = import.token(AccessToken::from_bytes(number.to_le_bytes()));
                 }
+                "exporter" => import = import.exporter(Exporter::named(value)),
                 "at-most" => import = import.at_most(value.parse()?),
                 _ => return Err(format!("no such option: {key}").into()),
             }

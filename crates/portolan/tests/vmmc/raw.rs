@@ -1,7 +1,7 @@
 //! An importer that does not keep to the library: it has what the protocol gives it, and does
 //! with it whatever the kernel lets it do.
 
-use portolan_abi::connect::{ConnectAnswer, ConnectRequest, OfferKind, OfferName};
+use portolan_abi::connect::{ConnectAnswer, ConnectRequest, Maker, OfferKind, OfferName};
 use portolan_abi::hello::socket_name;
 use portolan_abi::vmmc::{Answer, Ask, DESCRIPTORS, Granted};
 use portolan_sys::memory::Mapping;
@@ -40,9 +40,14 @@ pub(crate) fn ask_for_as(
     token: Option<[u8; 16]>,
     patience: Duration,
 ) -> Result<(), Failed> {
-    let request = ConnectRequest { kind, name, token };
+    let request = ConnectRequest {
+        kind,
+        name,
+        token,
+        maker: Maker::ANY,
+    };
     socket::send(connection, &request.encode(), &[])?;
-    let mut bytes = [0; ConnectAnswer::BYTES];
+    let mut bytes = [0; ConnectAnswer::MAX_BYTES];
     let end = Some(Instant::now() + patience);
     loop {
         let received = socket::receive_by(connection, &mut bytes, 0, end)?;

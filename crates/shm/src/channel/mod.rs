@@ -66,10 +66,18 @@
 //!   and then clears the mark only if the count is the same: the readers that armed before were
 //!   woken, or find that the doorbell has changed.
 //!
+//! - **M8** A reader that has enabled the channel's signals says so in its entry, then by a mark
+//!   (`HANDLED`) in the word that the writer looks at, then looks for what is there, with the
+//!   barriers of M5 and M6: what that look does not find is signalled. A writer that finds the mark
+//!   owes the address of every signalling unit that it ends; if it dies first, the host owes each
+//!   handler one. The mark is taken back once no live reader's entry says so, and only if none has
+//!   enabled or armed since, as in M7.
+//!
 //! Message consistency and signalling units are Cheriton and Kutter's (*Optimized
 //! Memory-Based Messaging*, sections 2.2, 2.3); the wrap count of their checksum is the
 //! position in the stamp here.
 
+mod handlers;
 mod reader;
 mod writer;
 
@@ -154,7 +162,7 @@ pub struct WriterLine {
 #[repr(C, align(64))]
 #[derive(Default)]
 pub struct SleepLine {
-    /// [`ASLEEP`], [`FENCED`], and how many [`ARMING`]s were taken (M7).
+    /// [`ASLEEP`], [`FENCED`], [`HANDLED`], and how many [`ARMING`]s were taken (M7).
     sleepers: AtomicU64,
     /// Their futex.
     pub doorbell: AtomicU32,
@@ -164,8 +172,11 @@ pub struct SleepLine {
 const ASLEEP: u64 = 1;
 /// Of [`SleepLine`]: a reader cannot have other processes' barriers made (M6). For good.
 const FENCED: u64 = 2;
-/// Of [`SleepLine`]: one for each time that a reader has armed. They do not come round.
-const ARMING: u64 = 4;
+/// Of [`SleepLine`]: readers have handlers, which are signalled the addresses of units (M8).
+const HANDLED: u64 = 4;
+/// Of [`SleepLine`]: one for each time that a reader has armed, or enabled signals. They do not
+/// come round.
+const ARMING: u64 = 8;
 
 /// See [`Head::room`].
 #[repr(C, align(64))]
@@ -187,7 +198,9 @@ pub struct ReaderEntry {
     cursor: AtomicU64,
     /// What is raised when the reader must be woken: a place of a wait set, 0 for none.
     link: AtomicU64,
-    spare: [AtomicU64; 5],
+    /// Not 0: its space has handlers for the units' addresses (M8).
+    handled: AtomicU64,
+    spare: [AtomicU64; 4],
 }
 
 impl ReaderEntry {
@@ -579,6 +592,7 @@ impl<'a> Channel<'a> {
                     if owner == space =>
                 {
                     entry.link.store(0, Ordering::Relaxed);
+                    entry.handled.store(0, Ordering::Relaxed);
                     entry
                         .state
                         .store(ReaderState::Free.pack(), Ordering::Release);

@@ -34,6 +34,11 @@ impl Reading {
         self.next
     }
 
+    /// Its entry, if it has one.
+    pub(super) fn entry(&self) -> Option<usize> {
+        self.entry
+    }
+
     /// Payload bytes of the unit there that it has had.
     pub fn taken(&self) -> usize {
         self.taken
@@ -271,6 +276,7 @@ impl Channel<'_> {
     pub fn leave(&self, reading: Reading) -> Finished {
         if let Some(entry) = reading.entry.and_then(|i| self.readers.get(i)) {
             entry.link.store(0, Ordering::Relaxed);
+            entry.handled.store(0, Ordering::Relaxed);
             entry.state.swap(ReaderState::Free.pack(), Ordering::AcqRel);
             return self.room_made();
         }
@@ -545,11 +551,17 @@ impl Channel<'_> {
             Finished::Done
         };
         store_load_barrier();
+        self.fence_relaxed(reading, barriers);
+        ((!self.has_more(reading)).then_some(bell), owed)
+    }
+
+    /// Has a barrier made in the writer's process if it makes none itself (M6).
+    #[inline]
+    pub(super) fn fence_relaxed(&self, reading: &mut Reading, barriers: &impl Barriers) {
         // Acquire: if it has just stopped, what it had published until then is seen below.
         if self.head.writer.relaxed.load(Ordering::Acquire) != 0 && !reading.fenced {
             self.fence_writer(reading, barriers);
         }
-        ((!self.has_more(reading)).then_some(bell), owed)
     }
 
     /// The writer makes no barriers: has them made for it (M6).

@@ -2,7 +2,7 @@
 
 mod waking;
 
-use super::{ASLEEP, Channel, FENCED, Lagging, Meta, ReaderState, Signalling, Unit};
+use super::{ASLEEP, Channel, FENCED, HANDLED, Lagging, Meta, ReaderState, Signalling, Unit};
 use crate::atomic::{AtomicU64, Ordering, fence, in_program_order, store_load_barrier};
 use crate::bulk::{self, summed};
 use crate::mark;
@@ -43,6 +43,8 @@ pub struct Pen {
     relaxed: bool,
     may_relax: fn() -> bool,
     signals: u64,
+    /// Units whose addresses it owes handlers (M8).
+    pub(super) due: Vec<u64>,
 }
 
 /// Signals after which a writer that found no sleeper does without barriers: as many as
@@ -112,7 +114,8 @@ impl<F: FnOnce(&[AtomicU64])> Fill for F {
 pub enum Finished {
     /// Nothing.
     Done,
-    /// Readers sleep: ring their doorbell.
+    /// Readers sleep: ring their doorbell. Or they have handlers: signal them the units that
+    /// [`Pen::take_due`] names.
     Wake,
 }
 
@@ -186,6 +189,7 @@ impl<'a> Channel<'a> {
             relaxed: false,
             may_relax: || false,
             signals: 0,
+            due: Vec::new(),
         };
         pen.limit_to(if self.mode.reliable { next } else { u64::MAX });
         pen
@@ -540,7 +544,8 @@ impl<'a> Channel<'a> {
         }
         mark!("channel.published");
         // The arming count does not matter here.
-        let sleepers = self.head.sleep.sleepers.load(Ordering::Relaxed) & (ASLEEP | FENCED);
+        let sleepers = self.head.sleep.sleepers.load(Ordering::Relaxed);
+        let sleepers = sleepers & (ASLEEP | FENCED | HANDLED);
         pen.signals += 1;
         pen.unsignalled = 0;
         if sleepers == 0 && (pen.relaxed || pen.next.wrapping_sub(pen.calm_since) < CALM) {
@@ -589,7 +594,7 @@ impl<'a> Channel<'a> {
                     Signalling::Never => Finished::Done,
                     _ => {
                         pen.signals += 1;
-                        self.owed()
+                        self.owed_at(pen, position)
                     }
                 });
             }

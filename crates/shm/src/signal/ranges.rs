@@ -137,6 +137,18 @@ impl HandlerEntry {
         }
     }
 
+    /// The bytes from `start` up to `end` for which it gets signals, if there are any.
+    pub fn overlap(&self, start: u64, end: u64) -> Option<(u64, u64)> {
+        let gets = matches!(
+            self.state(),
+            HandlerState::Enabled { .. } | HandlerState::Unlisted { .. }
+        );
+        // Relaxed: written before it got signals, which we have acquired.
+        let first = self.start.load(Ordering::Relaxed).max(start);
+        let end = self.end.load(Ordering::Relaxed).min(end);
+        (gets && first < end).then_some((first, end))
+    }
+
     /// Where its signals go.
     #[inline]
     pub fn fifo(&self) -> u32 {

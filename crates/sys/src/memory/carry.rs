@@ -4,7 +4,7 @@
 //! kernel stop stores that system calls make: `CAP_SYS_PTRACE`, or `vm.unprivileged_userfaultfd`.
 //!
 //! ```text
-//!   new pages     private, huge where the system allows it, all with memory
+//!   new pages     private, huge where the system allows it, with memory where the file has some
 //!   write-protect stores of other threads wait in the kernel; loads go on
 //!   copy          once, from the shared mapping
 //!   move over     mremap: at once, as a new mapping would be
@@ -12,7 +12,9 @@
 //! ```
 //!
 //! Piece by piece, so that a store waits for 2 ms and not for all of it. What is left
-//! over, for want of memory or of the privilege, is taken back in the other way.
+//! over, for want of memory or of the privilege, is taken back in the other way. Holes stay holes,
+//! so a range may be much larger than memory; and where the file's pages are given up behind each
+//! piece, no more memory is needed than for one.
 //!
 //! # What it costs
 //!
@@ -41,7 +43,8 @@ use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap_anonymous, mremap_fixed, munmap};
 
-use super::range::{advise_huge, at, populate_write};
+use super::file::{DataRanges, data_ranges, punch};
+use super::range::{advise_huge, advise_small, at, populate_write};
 use super::share::Stopped;
 use super::{HUGE_PAGE, PAGE};
 use crate::track::has_huge;
@@ -49,9 +52,12 @@ use crate::userfault::{Userfault, Whose, feature};
 
 /// Bytes that take each other's place in one go, up to where a huge page ends.
 const PIECE: usize = 4 * HUGE_PAGE;
+/// The same, of nothing but holes, which are not copied.
+const HOLE: usize = 8 * PIECE;
 
 /// Makes the beginning of a range private that shows `fd` from `offset` on; how many bytes of
-/// it, whole pages. It is all as it was behind them.
+/// it, whole pages. It is all as it was behind them. If it `gives_up` the file's pages, those of
+/// each piece go when that is private.
 ///
 /// Nothing is done for less than a huge page: two dozen system calls cost more than the faults
 /// that they save.
@@ -60,7 +66,13 @@ const PIECE: usize = 4 * HUGE_PAGE;
 ///
 /// - As of [`privatise`](super::privatise), and the range shows just these bytes of the file,
 ///   shared, to be read and written.
-pub(super) unsafe fn carry_over(fd: &OwnedFd, offset: u64, start: usize, len: usize) -> usize {
+pub(super) unsafe fn carry_over(
+    fd: &OwnedFd,
+    offset: u64,
+    start: usize,
+    len: usize,
+    gives_up: bool,
+) -> usize {
     if len < HUGE_PAGE {
         return 0;
     }
@@ -77,12 +89,23 @@ pub(super) unsafe fn carry_over(fd: &OwnedFd, offset: u64, start: usize, len: us
     let mut done = 0;
     while done < len {
         let here = start + done;
-        let end = (here / HUGE_PAGE * HUGE_PAGE + PIECE).min(start + len);
+        let from = offset + done as u64;
+        let empty = match data_ranges(fd, from..offset + len as u64).next() {
+            None => len - done,
+            Some(Ok(data)) => usize::try_from(data.start - from).unwrap_or(0),
+            Some(Err(_)) => break,
+        };
+        let huge_page = here / HUGE_PAGE * HUGE_PAGE;
+        let most = if empty > PIECE {
+            (here + empty).min(huge_page + HOLE) / HUGE_PAGE * HUGE_PAGE
+        } else {
+            huge_page + PIECE
+        };
         let piece = Piece {
             fd,
-            offset: offset + done as u64,
+            offset: from,
             start: here,
-            len: end - here,
+            len: most.min(start + len) - here,
         };
         let huge = pagemap
             .as_ref()
@@ -91,6 +114,10 @@ pub(super) unsafe fn carry_over(fd: &OwnedFd, offset: u64, start: usize, len: us
         // - As the caller promises, of a part.
         if unsafe { piece.carry_over(&watch, &mut room, huge) }.is_err() {
             break;
+        }
+        if gives_up {
+            // Refused, it costs memory and nothing else.
+            let _ = punch(fd, piece.offset, piece.len as u64);
         }
         done += piece.len;
     }
@@ -120,7 +147,17 @@ impl Piece<'_> {
         let Self { start, len, .. } = *self;
         let new = room.next;
         let refused = |error| Errno::from_io_error(&error).unwrap_or(Errno::NOMEM);
-        populate_write(new, len).map_err(refused)?;
+        if self.is_whole() {
+            populate_write(new, len).map_err(refused)?;
+        } else {
+            let _ = advise_small(new, len);
+            for data in self.data() {
+                let data = data.map_err(refused)?;
+                let at = new + self.place(data.start);
+                populate_write(at, self.place(data.end) - self.place(data.start))
+                    .map_err(refused)?;
+            }
+        }
         // From here on nothing is allocated and no lock is taken, as in `share_into`.
         let stopped = Stopped::new(watch, start, len)?;
         self.copy_to(new, huge)?;
@@ -140,10 +177,8 @@ impl Piece<'_> {
     fn copy_to(&self, to: usize, huge: bool) -> Result<(), Errno> {
         #[cfg(target_arch = "x86_64")]
         if !huge {
-            let end = self.offset + self.len as u64;
             // A hole would take memory when we load from it, and who gets none there dies.
-            let whole = seek(self.fd, SeekFrom::Hole(self.offset)).is_ok_and(|hole| hole >= end);
-            if whole {
+            if self.is_whole() {
                 // SAFETY:
                 // - Mapped, as the caller of `carry_over` promises: to be read here, and to be
                 //   written there; apart, since `to` is in the room.
@@ -155,15 +190,40 @@ impl Piece<'_> {
         self.read_to(to)
     }
 
-    /// As [`Self::copy_to`], by the kernel, which reads zeros where the file has a hole.
+    /// Whether the file has no hole there.
+    fn is_whole(&self) -> bool {
+        let end = self.offset + self.len as u64;
+        seek(self.fd, SeekFrom::Hole(self.offset)).is_ok_and(|hole| hole >= end)
+    }
+
+    /// Where the file has memory.
+    fn data(&self) -> DataRanges<'_> {
+        data_ranges(self.fd, self.offset..self.offset + self.len as u64)
+    }
+
+    /// How far a byte of the file is from the piece's first.
+    fn place(&self, of_file: u64) -> usize {
+        usize::try_from(of_file - self.offset).unwrap_or(self.len)
+    }
+
+    /// As [`Self::copy_to`], by the kernel, and only where the file has memory: the new pages read
+    /// as zeros elsewhere. What own threads have stored to since the new pages were populated is
+    /// among it, and takes memory now.
     fn read_to(&self, to: usize) -> Result<(), Errno> {
-        let mut done = 0;
-        while done < self.len {
+        for data in self.data() {
+            let data = data.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
+            self.read_part(to, self.place(data.start), self.place(data.end))?;
+        }
+        Ok(())
+    }
+
+    fn read_part(&self, to: usize, begin: usize, end: usize) -> Result<(), Errno> {
+        let mut done = begin;
+        while done < end {
             // SAFETY:
-            // - In bounds of what was populated in the room, which no other code knows.
-            let rest = unsafe {
-                std::slice::from_raw_parts_mut(at(to + done).cast::<u8>(), self.len - done)
-            };
+            // - In bounds of the piece's part of the room, which no other code knows.
+            let rest =
+                unsafe { std::slice::from_raw_parts_mut(at(to + done).cast::<u8>(), end - done) };
             match rustix::io::pread(self.fd, rest, self.offset + done as u64) {
                 // The file cannot shrink.
                 Ok(0) => return Err(Errno::IO),
@@ -290,7 +350,7 @@ mod tests {
         let before = allocated_bytes(&file).unwrap();
         // SAFETY:
         // - Our mapping, used by this test alone.
-        let done = unsafe { carry_over(&file, PAGE as u64, start, LEN) };
+        let done = unsafe { carry_over(&file, PAGE as u64, start, LEN, false) };
         assert_eq!(done, if permitted { LEN } else { 0 });
         if !permitted {
             return;
@@ -321,7 +381,7 @@ mod tests {
         }
         // SAFETY:
         // - Our mapping, used by this test alone; as if the rest had been refused.
-        let done = unsafe { carry_over(&file, PAGE as u64, start, PIECE) };
+        let done = unsafe { carry_over(&file, PAGE as u64, start, PIECE, false) };
         assert_eq!(done, PIECE);
         // SAFETY:
         // - As above.

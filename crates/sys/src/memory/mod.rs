@@ -31,7 +31,7 @@ pub use file::{
 pub use frozen::{Blank, FreezeError, Frozen, FrozenError};
 pub use large::collapse_quickly;
 pub use mapping::{MapError, Mapping};
-pub use privatise::{PrivatiseError, privatise};
+pub use privatise::{PrivatiseError, privatise, privatise_giving_up};
 pub use range::{
     Access, Lock, advise_huge, collapse, lock, populate_read, populate_rest, populate_write,
     protect, resident_bytes, zap,

@@ -52,8 +52,10 @@ use rustix::fs::{SealFlags, fcntl_get_seals, fstat, major, minor};
 use rustix::mm::MapFlags;
 
 use super::carry::carry_over;
+use super::file::{data_ranges, punch};
 use super::over::map_over;
 use super::range::{give_to_children, populate_write};
+use super::room::may_be_had;
 use super::{HUGE_PAGE, PAGE};
 use crate::process::{Area, Maps, MapsError};
 
@@ -71,7 +73,9 @@ const STEP: usize = 4 * HUGE_PAGE;
 /// children inherit a copy: those that are made after the call, and of those made meanwhile some
 /// find nothing there.
 ///
-/// The file keeps its pages: give them back with [`punch`](super::punch).
+/// The file keeps its pages: give them back with [`punch`](super::punch), or have them given back
+/// meanwhile ([`privatise_giving_up`]). Where the file has holes, pages take memory when they are
+/// touched, in the faster way; the other one fills them.
 ///
 /// # Examples
 ///
@@ -94,7 +98,7 @@ const STEP: usize = 4 * HUGE_PAGE;
 ///
 /// # Errors
 ///
-/// [`PrivatiseError`]. All but `Incomplete` and `Refused` leave everything as it was.
+/// [`PrivatiseError`]. All but `Incomplete`, `NoRoom` and `Refused` leave everything as it was.
 ///
 /// # Safety
 ///
@@ -107,6 +111,51 @@ pub unsafe fn privatise(
     offset: u64,
     start: usize,
     len: usize,
+) -> Result<(), PrivatiseError> {
+    // SAFETY:
+    // - As the caller promises.
+    unsafe { make_private(fd, offset, start, len, false) }
+}
+
+/// As [`privatise`], of memory that no process needs in the file any more: its pages are given back
+/// piece by piece. So no more memory is needed than for a piece, also of a range that has most of
+/// what there is.
+///
+/// # Errors
+///
+/// As [`privatise`].
+///
+/// # Safety
+///
+/// As of [`privatise`].
+pub unsafe fn privatise_giving_up(
+    fd: &OwnedFd,
+    offset: u64,
+    start: usize,
+    len: usize,
+) -> Result<(), PrivatiseError> {
+    // SAFETY:
+    // - As the caller promises.
+    unsafe { make_private(fd, offset, start, len, true) }
+}
+
+/// Bytes of memory in part of a file; all of it where that cannot be told.
+fn data_bytes(fd: &OwnedFd, range: std::ops::Range<u64>) -> u64 {
+    let all = range.end - range.start;
+    data_ranges(fd, range)
+        .try_fold(0, |sum, data| data.map(|data| sum + data.end - data.start))
+        .unwrap_or(all)
+}
+
+/// # Safety
+///
+/// As of [`privatise`].
+unsafe fn make_private(
+    fd: &OwnedFd,
+    offset: u64,
+    start: usize,
+    len: usize,
+    gives_up: bool,
 ) -> Result<(), PrivatiseError> {
     if len == 0
         || !start.is_multiple_of(PAGE)
@@ -122,14 +171,31 @@ pub unsafe fn privatise(
         });
     }
     let mut done = carried(fd, offset, start, len)?;
+    // Looked at before anything is changed: the kernel gives what it has not got, and kills for it.
+    let has_room = |needs: u64| match usize::try_from(needs).is_ok_and(may_be_had) {
+        true => Ok(()),
+        false => Err(PrivatiseError::NoRoom { wanted: needs }),
+    };
+    let data = data_bytes(fd, offset + done as u64..offset + len as u64);
+    if !gives_up {
+        has_room(data)?;
+    }
     // No return from here on: the range is no longer shared.
     // SAFETY:
     // - As the caller promises; what the range shows was checked.
-    done += unsafe { carry_over(fd, offset + done as u64, start + done, len - done) };
+    done += unsafe { carry_over(fd, offset + done as u64, start + done, len - done, gives_up) };
     if done == len {
         return Ok(());
     }
     let (rest, from) = (start + done, offset + done as u64);
+    // A hole is filled here: an importer could fill it otherwise.
+    let left = (len - done) as u64;
+    let data = data_bytes(fd, from..from + left);
+    has_room(if gives_up {
+        left - data.min(left)
+    } else {
+        left
+    })?;
     // SAFETY:
     // - The range shows just these bytes of the file, to be read and written, as was checked, and
     //   does so afterwards: no load sees anything else.
@@ -144,6 +210,10 @@ pub unsafe fn privatise(
             // What is private by now is whole; see below.
             let _ = give_to_children(start, done);
             return Err(PrivatiseError::Incomplete { done, len, source });
+        }
+        if gives_up {
+            // Refused, it costs memory and nothing else.
+            let _ = punch(fd, offset + done as u64, step as u64);
         }
         done += step;
     }
@@ -212,6 +282,15 @@ pub enum PrivatiseError {
     /// The machine's: what is mapped cannot be told.
     #[error(transparent)]
     Maps(#[from] MapsError),
+    /// The machine's: it, or the control group, has not so much memory left for copies. What is not
+    /// private yet is as it was; the same call goes on there, when there is memory.
+    #[error(
+        "{wanted} bytes are needed for copies, and there is not so much memory: free some, and try again"
+    )]
+    NoRoom {
+        /// Bytes that are needed.
+        wanted: u64,
+    },
     /// The machine's: the kernel refused; see the source. What is not private yet is as it was;
     /// the same call goes on there.
     #[error("cannot replace the mapping: {source}")]

@@ -45,6 +45,15 @@ pub fn advise_huge(start: usize, len: usize) -> io::Result<()> {
     harmless(start, len, Advice::LinuxHugepage)
 }
 
+/// Asks for small pages when the range is touched: a huge one takes memory for all around it.
+///
+/// # Errors
+///
+/// `EINVAL` where the kernel has no huge ones.
+pub(super) fn advise_small(start: usize, len: usize) -> io::Result<()> {
+    harmless(start, len, Advice::LinuxNoHugepage)
+}
+
 /// Moves the range's memory to huge pages now; `Ok(false)` if that was not possible.
 ///
 /// Possible also where huge pages for shared memory are switched off. The range should
@@ -158,9 +167,9 @@ pub fn lock(start: usize, len: usize, when: Lock) -> io::Result<()> {
 ///
 /// # Errors
 ///
-/// As [`populate_write`]; try again when there is memory.
+/// As [`populate_new`](super::populate_new); try again when there is memory.
 pub fn populate_rest(start: usize, len: usize) -> io::Result<()> {
-    populate_write(start, len)?;
+    super::room::populate_new(start, len)?;
     give_to_children(start, len)
 }
 

@@ -1,7 +1,8 @@
-//! Lists mutants of channels: M1 to M6 of `shm/channel`.
+//! Lists mutants of channels: M1 to M8 of `shm/channel`.
 
 use super::{Mutant, model, shm};
 
+const HANDLERS: &str = "crates/shm/src/channel/handlers.rs";
 const READER: &str = "crates/shm/src/channel/reader.rs";
 const WRITER: &str = "crates/shm/src/channel/writer.rs";
 
@@ -142,5 +143,33 @@ pub(super) const MUTANTS: &[Mutant] = &[
             "loom_wakes",
             "two_readers_of_a_writer_that_rouses_one_while_the_other_arms",
         ),
+    },
+    Mutant {
+        name: "channel-handled-unasked",
+        breaks: "M8: a reader that enables signals has no barrier made beside a relaxed writer",
+        file: HANDLERS,
+        find: "self.fence_relaxed(reading, barriers);",
+        replace: "let _ = barriers;",
+        found_by: model(
+            "loom_handled",
+            "what_is_not_found_is_signalled_by_a_writer_without_barriers",
+        ),
+    },
+    Mutant {
+        name: "channel-handled-uncounted",
+        breaks: "M8: the mark of a reader that enables is taken back under its hands",
+        file: HANDLERS,
+        find: "sleepers.fetch_add(ARMING, Ordering::AcqRel);",
+        replace: "let _ = ARMING;",
+        found_by: model("loom_handled", "a_mark_that_is_taken_back_is_nobody_elses"),
+    },
+    Mutant {
+        name: "channel-handled-unlooked",
+        breaks: "M8: the mark is taken back although a reader has handlers",
+        file: HANDLERS,
+        find: "if !self.readers.iter().any(wants) {",
+        replace: "let _ = wants;
+        {",
+        found_by: model("loom_handled", "a_mark_that_is_taken_back_is_nobody_elses"),
     },
 ];

@@ -193,6 +193,8 @@ fn exported(name: &str, permits: &'static str, kernel: bool, importers: u64) -> 
     Exported {
         export: Export {
             space: 3,
+            pid: 4711,
+            exporter: "camera".to_owned(),
             name: name.to_owned(),
             bytes: 64 << 20,
             permits,

@@ -9,7 +9,7 @@
 mod error;
 mod take;
 mod wait;
-pub(super) use wait::why_not;
+pub(super) use wait::{Kernel, why_not};
 
 pub use error::{Missed, ReadError};
 
@@ -51,8 +51,8 @@ use take::{Draft, Took};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Reader {
-    ring: Ring,
-    reading: Reading,
+    pub(super) ring: Ring,
+    pub(super) reading: Reading,
     draft: Draft,
     /// Writers that had left when we last looked.
     left: u32,

@@ -20,7 +20,7 @@ const STUCK: u32 = 16;
 const SEEN: Duration = Duration::from_millis(20);
 
 /// The kernel's barriers, and time where it has none for us.
-struct Kernel;
+pub(in crate::channel) struct Kernel;
 
 impl Barriers for Kernel {
     fn everywhere(&self) -> bool {

@@ -82,7 +82,7 @@ fn from_outside(
     name: &str,
     by: Deadline,
 ) -> Result<AcceptedConnection, OfferConnectError> {
-    connect(&Domain::builder(domain), OfferKind::Export, name, None, by)
+    connect(&Domain::builder(domain), OfferKind::Port, name, None, by)
 }
 
 /// Whose clients this process became.
@@ -210,7 +210,7 @@ impl State {
                 let options = Options::new(options);
                 let (inbox, permissions) = (self.queue.clone(), options.permissions());
                 let member = self.domain.as_ref().unwrap().member();
-                let (kind, by) = (OfferKind::Export, options.deadline());
+                let (kind, by) = (OfferKind::Port, options.deadline());
                 Ok(match offer(member, kind, name, &permissions, inbox, by) {
                     Ok(offer) => {
                         self.offers.insert(name.to_owned(), offer);
@@ -224,7 +224,7 @@ impl State {
                 let open = Permissions::anyone();
                 for number in 0..count.parse::<u32>()? {
                     let (name, inbox) = (format!("many-{number}"), self.queue.clone());
-                    let made = offer(member, OfferKind::Export, &name, &open, inbox, long())?;
+                    let made = offer(member, OfferKind::Port, &name, &open, inbox, long())?;
                     self.offers.insert(name, made);
                 }
                 Ok("offered".to_owned())
@@ -241,13 +241,13 @@ impl State {
                 let options = Options::new(options);
                 let settings = options.builder(domain);
                 let token = options.token();
-                let (kind, by) = (OfferKind::Export, options.deadline());
+                let (kind, by) = (OfferKind::Port, options.deadline());
                 Ok(self.heard(connect(&settings, kind, name, token.as_ref(), by)))
             }
             ["connect-own", name, ref options @ ..] => {
                 let options = Options::new(options);
                 let member = self.domain.as_ref().unwrap().member();
-                let (kind, by) = (OfferKind::Export, options.deadline());
+                let (kind, by) = (OfferKind::Port, options.deadline());
                 let accepted = connect_own(member, kind, name, options.token().as_ref(), by);
                 Ok(self.heard(accepted))
             }

@@ -97,7 +97,7 @@ fn what_is_not_offered_is_said_at_the_deadline() {
         "{bad:?}"
     );
     let settings = Domain::builder("a/b");
-    let bad = connect(&settings, OfferKind::Export, "x", None, Deadline::NOW);
+    let bad = connect(&settings, OfferKind::Port, "x", None, Deadline::NOW);
     assert!(matches!(bad, Err(OfferConnectError::Domain(_))), "{bad:?}");
 }
 

@@ -10,7 +10,7 @@ fn offered(domain: &Domain, name: &str, permissions: &Permissions) -> (Offer, Ar
     let queue = Arc::new(Queue::default());
     let inbox = Arc::clone(&queue);
     let member = domain.member();
-    let made = offer(member, OfferKind::Export, name, permissions, inbox, long());
+    let made = offer(member, OfferKind::Port, name, permissions, inbox, long());
     (made.unwrap(), queue)
 }
 
@@ -20,7 +20,7 @@ fn asked(
     token: Option<&AccessToken>,
     by: Deadline,
 ) -> Result<AcceptedConnection, OfferConnectError> {
-    connect_own(domain.member(), OfferKind::Export, name, token, by)
+    connect_own(domain.member(), OfferKind::Port, name, token, by)
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn a_private_domain_asks_for_tokens_and_names() {
     let queue = Arc::new(Queue::default());
     let twice = offer(
         domain.member(),
-        OfferKind::Export,
+        OfferKind::Port,
         "a",
         &Permissions::nobody(),
         queue.clone(),

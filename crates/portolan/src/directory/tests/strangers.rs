@@ -3,7 +3,7 @@
 use super::{Child, child, from_outside, joined, long, meets, said};
 use crate::directory::OfferKind;
 use crate::{Deadline, OfferConnectError};
-use portolan_abi::connect::{ConnectAnswer, ConnectRequest, OfferName};
+use portolan_abi::connect::{ConnectAnswer, ConnectRequest, Maker, OfferName};
 use portolan_abi::hello::{Reason, Refusal, socket_name};
 use portolan_sys::socket::{self, Address, SocketError};
 use portolan_testkit::{PATIENCE, unique, until};
@@ -19,15 +19,16 @@ fn connected(domain: &str) -> OwnedFd {
 
 fn greeting(name: &str) -> ConnectRequest {
     ConnectRequest {
-        kind: OfferKind::Export,
+        kind: OfferKind::Port,
         name: OfferName::new(name).unwrap(),
         token: None,
+        maker: Maker::ANY,
     }
 }
 
 /// What the host says next; `None`: it has hung up.
 fn heard(connection: &OwnedFd) -> Option<ConnectAnswer> {
-    let mut answer = [0; ConnectAnswer::BYTES];
+    let mut answer = [0; ConnectAnswer::MAX_BYTES];
     let by = Some(Instant::now() + PATIENCE);
     match socket::receive_by(connection, &mut answer, 0, by) {
         Ok(received) => ConnectAnswer::decode(&answer[..received.len]).ok(),

@@ -96,7 +96,7 @@ fn the_overflow_user_connects_to_nothing() {
     host.ask("offer all anyone=1");
     let refused = child_of(65_534).ask(&format!("connect {name} all of=0"));
     assert!(
-        refused.starts_with("NotPermitted { kind: \"export\", name: \"all\", user: 65534"),
+        refused.starts_with("NotPermitted { kind: \"port\", name: \"all\", user: 65534"),
         "{refused}"
     );
     let answer = host.ask("offer nobody user=65534");

@@ -341,7 +341,7 @@ impl Host {
         let Some(copy_slot) = CopySlot::take(&self.copy_brokers.told, peer.uid) else {
             return refuse(member, &connection, Reason::Busy, peer.uid.into());
         };
-        if tell(&connection, ConnectAnswer::Accepted) {
+        if tell(&connection, &ConnectAnswer::Accepted) {
             portolan_shm::mark!("broker.accepted");
             self.copy_brokers
                 .order(by, |_| Order::Meet(number, connection, copy_slot));

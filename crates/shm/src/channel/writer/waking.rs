@@ -2,7 +2,7 @@
 
 use super::{Finished, NotWritten, Pen};
 use crate::atomic::{Ordering, fence, store_load_barrier};
-use crate::channel::{ASLEEP, Channel, Signalling};
+use crate::channel::{ASLEEP, Channel, HANDLED, Signalling};
 
 impl Channel<'_> {
     /// A reader sleeps, or none has for a while.
@@ -15,7 +15,8 @@ impl Channel<'_> {
                 // Release: a thread that sees it sees what we published without a barrier.
                 relaxed.store(0, Ordering::Release);
             }
-            return if sleepers & ASLEEP != 0 {
+            pen.owes(pen.next, sleepers);
+            return if sleepers & (ASLEEP | HANDLED) != 0 {
                 Finished::Wake
             } else {
                 Finished::Done
@@ -33,15 +34,25 @@ impl Channel<'_> {
         Finished::Done
     }
 
-    /// Whether a reader sleeps. If one does, the caller must wake all readers (M7).
+    /// Whether a reader sleeps, or has handlers. If one does, the caller must wake all readers
+    /// (M7), and signal the handlers (M8).
     #[inline]
-    pub(super) fn owed(&self) -> Finished {
+    fn owed(&self) -> (Finished, u64) {
         store_load_barrier();
-        if self.head.sleep.sleepers.load(Ordering::Relaxed) & ASLEEP == 0 {
-            Finished::Done
+        let sleepers = self.head.sleep.sleepers.load(Ordering::Relaxed);
+        if sleepers & (ASLEEP | HANDLED) == 0 {
+            (Finished::Done, sleepers)
         } else {
-            Finished::Wake
+            (Finished::Wake, sleepers)
         }
+    }
+
+    /// The same, after the unit at `position` was published.
+    #[inline]
+    pub(super) fn owed_at(&self, pen: &mut Pen, position: u64) -> Finished {
+        let (finished, sleepers) = self.owed();
+        pen.owes(position, sleepers);
+        finished
     }
 
     /// Looks whether `units` more may be begun; if not, how many may.
@@ -60,14 +71,19 @@ impl Channel<'_> {
         }
         pen.unsignalled = 0;
         pen.signals += 1;
-        self.signal()
+        let finished = self.signal();
+        let last = pen.next.saturating_sub(1);
+        if finished == Finished::Wake && self.is_handled() && pen.due.last() != Some(&last) {
+            pen.due.push(last);
+        }
+        finished
     }
 
-    /// Whether a reader sleeps, after something was written that was not signalled.
+    /// Whether a reader sleeps or has handlers, after something was written that was not signalled.
     pub fn signal(&self) -> Finished {
         // What was written comes first; pairs with the barrier in `arm` (M5).
         fence(Ordering::SeqCst);
-        self.owed()
+        self.owed().0
     }
 
     /// Announces that the writer waits for `units` units; the value of its futex to sleep
