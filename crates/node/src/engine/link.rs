@@ -34,8 +34,8 @@ enum Bulk {
     Record(Vec<u8>, usize),
     /// The rest of a fragment.
     Into(Payload, u64),
-    /// The same, which nobody wants.
-    Nowhere(u64),
+    /// The same, which nobody wants; whether the protocol waits for its end.
+    Nowhere(u64, bool),
 }
 
 /// A connection to a peer.
@@ -201,12 +201,12 @@ impl Link {
                     match payload.receive(*left, &mut self.head, &mut receive) {
                         Some(received) => received,
                         None => {
-                            self.coming = Bulk::Nowhere(*left);
+                            self.coming = Bulk::Nowhere(*left, true);
                             continue;
                         }
                     }
                 }
-                Bulk::Nowhere(left) => {
+                Bulk::Nowhere(left, _) => {
                     let most = usize::try_from(*left).unwrap_or(usize::MAX);
                     let most = most.min(nowhere.len());
                     receive(&[Destination::from(&mut nowhere[..most])])
@@ -259,10 +259,13 @@ impl Link {
                 node.fragment_received(now, self.id, &self.opens, machine);
                 self.next_head(of_next);
             }
-            Bulk::Nowhere(left) => {
+            Bulk::Nowhere(left, is_waited_for) => {
                 *left = left.saturating_sub(its as u64);
                 if *left > 0 {
                     return;
+                }
+                if *is_waited_for {
+                    node.fragment_received(now, self.id, &self.opens, machine);
                 }
                 self.next_head(0);
             }
@@ -275,7 +278,7 @@ impl Link {
         self.coming = match place {
             _ if length == 0 => Bulk::Head,
             Place::Into(payload, _) => Bulk::Into(payload, u64::from(length)),
-            Place::Discard => Bulk::Nowhere(u64::from(length)),
+            Place::Discard => Bulk::Nowhere(u64::from(length), false),
             Place::Record => Bulk::Record(vec![0; length as usize], 0),
         };
         self.head_filled = 0;

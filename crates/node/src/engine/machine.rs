@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use portolan::proxy::{Answer, Answered, Incoming, SpannedPort, asks_for, time_left};
 use portolan::{
-    Deadline, Message, PendingReply, Refused, RequestError, Room, SendError, SendRight, Token,
-    Urgency, WhenFull,
+    Deadline, Message, MessageError, PendingReply, Refused, RequestError, Room, SendError,
+    SendRight, Token, Urgency, WhenFull,
 };
 use portolan_abi::node::NodeId;
 use portolan_proto::Time;
@@ -60,7 +60,7 @@ pub(super) struct Machine {
     pub(super) dead: BTreeSet<PortKey>,
     /// Messages and answers that could not travel, or had no place here.
     pub(super) left_behind: u64,
-    /// Requests of peers that are with their servers, and whose answers cannot be waited for.
+    /// Requests of peers that have no place here, or whose answers cannot be waited for.
     pub(super) unheard: Vec<RequestKey>,
     /// The engine's clock.
     pub(super) now: Duration,
@@ -278,6 +278,11 @@ impl Machine {
     fn put(&mut self, delivery: Delivery<Payload>) -> Result<(), Put> {
         let key = delivery.port;
         let domain = self.lent.get(&key).ok_or(Put::Dead)?.domain;
+        if matches!(delivery.message.payload, Some(Payload::Unwanted)) {
+            self.left_behind += 1;
+            self.unheard.extend(delivery.request);
+            return Ok(());
+        }
         let message = self.message(domain, delivery.message);
         let message = message.ok_or(Put::NoMemory)?;
         let from = delivery.from;
@@ -334,6 +339,8 @@ impl Home<Payload> for Machine {
         let span = self.domain_of(to)?;
         match Incoming::new(&span.domain, &[], lengths, span.most) {
             Ok(incoming) => Some(Payload::coming(incoming)),
+            // There will never be so much: its flow does not wait for that.
+            Err(MessageError::TooLong { .. }) => Some(Payload::Unwanted),
             Err(_) => {
                 if let Destination::Port(port) = to {
                     self.no_memory(port);

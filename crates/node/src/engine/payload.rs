@@ -16,6 +16,8 @@ pub(super) enum Payload {
     Goes(Rc<Message>),
     /// It comes from a peer; `None` once it has been taken out.
     Comes(Rc<RefCell<Option<Incoming>>>),
+    /// It comes, and has no place here, ever: its bytes are thrown away.
+    Unwanted,
 }
 
 impl Payload {

@@ -17,6 +17,7 @@ crate::scenes! {
     a_node_that_leaves_or_spans_no_more_kills_rights,
     a_program_that_is_killed_leaves_what_it_has_sent,
     a_message_that_there_is_no_memory_for_comes_when_there_is,
+    a_message_that_no_memory_is_enough_for_is_left_behind,
 }
 
 const SHORT: Patience = Patience {
@@ -336,4 +337,34 @@ fn a_message_that_there_is_no_memory_for_comes_when_there_is(network: &Network) 
         let came = upper.receive(Access::Later, PATIENCE).unwrap();
         is_numbered(&came, number, &[3 << 20]);
     }
+}
+
+fn a_message_that_no_memory_is_enough_for_is_left_behind(network: &Network) {
+    let hall = Machine::planned(
+        network,
+        &Plan {
+            name: "hall",
+            memory: Some(4 << 20),
+            ..Plan::default()
+        },
+    );
+    let roof = Machine::new(network, "roof");
+    roof.linked(&hall);
+    let (mut upper, served) = (bind(&hall, "upper"), serve(&hall, "served"));
+    let right = roof.domain.connect("upper", PATIENCE).unwrap();
+    for number in 0..4 {
+        let length = if number % 2 == 0 { 9 << 20 } else { 100 };
+        send(&right, numbered(&roof.domain, number, &[length]));
+    }
+    for number in [1, 3] {
+        let came = upper.receive(Access::Later, PATIENCE).unwrap();
+        is_numbered(&came, number, &[100]);
+    }
+    let asks = roof.domain.connect("served", PATIENCE).unwrap();
+    let answer = ask(&asks, numbered(&roof.domain, 4, &[9 << 20]));
+    assert!(matches!(answer, Err(RequestError::Dropped)), "{answer:?}");
+    assert_eq!(hall.report().left_behind, 3);
+    drop(served);
+    is_empty(&hall);
+    is_empty(&roof);
 }

@@ -335,10 +335,10 @@ fn room_for_several_messages_is_named_when_so_many_slots_are_free() {
     let mut set = WaitSet::new(&domain).unwrap();
     let token = set.add(right.room().for_messages(3)).unwrap();
     for _ in 0..2 {
-        port.receive(Access::Later, Deadline::NOW).unwrap();
+        drop(port.receive(Access::Later, Deadline::NOW).unwrap());
     }
     assert!(set.wait(Deadline::NOW).unwrap().is_empty());
-    port.receive(Access::Later, Deadline::NOW).unwrap();
+    drop(port.receive(Access::Later, Deadline::NOW).unwrap());
     // It is told of at the latest when the receiver looks in vain.
     empty(&mut port);
     assert_eq!(set.wait(Deadline::NOW).unwrap().next(), Some(token.any()));
