@@ -1,5 +1,6 @@
 //! Readers with handlers, every interleaving: what a reader does not find after it has enabled the
-//! channel's signals is signalled (M8), whoever else disables them, and whoever dies.
+//! channel's signals is signalled (M8), also while another reader disables them, and when a writer
+//! or a reader dies.
 //!
 //! ```sh
 //! RUSTFLAGS="--cfg loom" cargo test -p portolan-shm --release --target-dir target/loom \

@@ -49,8 +49,8 @@ impl Channel<'_> {
         self.head.sleep.sleepers.load(Ordering::Relaxed) & super::ASLEEP != 0
     }
 
-    /// Takes the mark back if no live reader has handlers. By whoever has signalled no handler, or
-    /// has none any more.
+    /// Takes the mark back if no live reader has handlers. A writer calls this that has signalled
+    /// no handler, and a reader that has none any more.
     pub fn prune(&self) {
         let sleepers = &self.head.sleep.sleepers;
         // Acquire: pairs with `enable`; a reader that is counted by now has its entry say so.
