@@ -460,9 +460,10 @@ impl Engine {
                 self.is_void(flow);
                 self.flow_is_dead(flow);
             }
-            // It may have been lent again before this was heard.
-            Event::Unused { port } if self.node.flows_to(port) == 0 => {
-                if self.machine.take_back(port).is_some() {
+            Event::Unused { port } => {
+                // It may have been lent again before this was heard.
+                let is_lent = self.node.flows_to(port) > 0;
+                if !is_lent && self.machine.take_back(port).is_some() {
                     self.node.remove_port(now, port, DeadReason::Closed);
                 }
             }
