@@ -76,7 +76,7 @@ impl Machine {
     pub(super) fn name_of(&self, peer: NodeId) -> String {
         let name = self.names.get(&peer).cloned();
         let name = name.unwrap_or_else(|| peer.to_string());
-        super::short(&name)
+        super::spanning::short(&name)
     }
 
     /// Has a port that peers may send to: the one of before, if it is the same.

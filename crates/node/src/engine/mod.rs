@@ -14,6 +14,7 @@
 //! | `machine` | ports here that peers send to, and requests under way |
 //! | `proxies` | ports here that stand for ports there |
 //! | `questions` | names that programs ask for |
+//! | `spanning` | domains come and go |
 //! | `spans` | a domain that is spanned, and what is waited for in it |
 //! | `report` | what a running engine says of itself |
 //!
@@ -36,24 +37,23 @@ mod payload;
 mod proxies;
 mod questions;
 mod report;
+mod spanning;
 mod spans;
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd as _, BorrowedFd};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use portolan::{Domain, PendingReply};
+use portolan::PendingReply;
 use portolan_abi::node::{ByeReason, DeadReason, NodeId, PortId, ResolveFailure};
 use portolan_proto::node::{
-    Answer, Authenticated, ConnectionId, DomainKey, Event, Node, PortKey, PortSettings, RequestKey,
-    Settings,
+    Answer, Authenticated, ConnectionId, DomainKey, Event, Node, PortKey, PortSettings, Settings,
 };
 use portolan_sys::process::random;
 use portolan_transport::{Connection, TransportError};
 
 pub use report::{Report, SpanReport};
 
-use crate::config;
 use link::Link;
 use machine::{Machine, time};
 use payload::Payload;
@@ -244,104 +244,6 @@ impl Engine {
         self.node.renewed(node, certificate);
     }
 
-    // Domains.
-
-    /// Spans a domain, of which this process is a member.
-    ///
-    /// # Errors
-    ///
-    /// Why it cannot be waited for.
-    pub fn span(&mut self, settings: config::Span, domain: Domain) -> Result<(), String> {
-        self.unspan(&settings.domain);
-        self.last_domain += 1;
-        let key = DomainKey(self.last_domain);
-        let name = short(self.node.name());
-        let span = Span::new(key, settings, domain, &name)?;
-        self.node.set_budget(key, span.most / 4);
-        self.machine.spans.insert(key, span);
-        self.tell_nodes();
-        Ok(())
-    }
-
-    /// Spans a domain no more: ports here are dead there, and the other way round.
-    pub fn unspan(&mut self, domain: &str) {
-        let mut spans = self.machine.spans.values();
-        if let Some(span) = spans.find(|span| span.settings.domain == domain) {
-            let key = span.key;
-            self.unspan_key(key);
-        }
-    }
-
-    fn unspan_key(&mut self, key: DomainKey) {
-        let now = self.protocol_time();
-        self.drop_questions_of(key);
-        self.close_proxies_of(key);
-        let lent = self.machine.lent.iter();
-        let its = lent.filter(|(_, lent)| lent.domain == key);
-        let its: Vec<PortKey> = its.map(|(key, _)| *key).collect();
-        for port in its {
-            self.machine.take_back(port);
-            self.node.remove_port(now, port, DeadReason::Unspanned);
-        }
-        let Some(span) = self.machine.spans.remove(&key) else {
-            return;
-        };
-        for (_, request) in span.serving() {
-            // Of an association that is over nobody waits for it.
-            let _ = self.node.answer(request, Answer::ServerDead);
-        }
-        let asking = self.machine.asking.iter();
-        let open = asking.filter(|(_, asking)| asking.domain == key);
-        let open: Vec<RequestKey> = open.map(|(request, _)| *request).collect();
-        for request in open {
-            if let Some(asking) = self.machine.asking.remove(&request) {
-                asking.answer.server_dead();
-            }
-            self.node.abandon(now, request);
-        }
-    }
-
-    /// Whether a domain is spanned.
-    pub fn spans(&self, domain: &str) -> bool {
-        let mut spans = self.machine.spans.values();
-        spans.any(|span| span.settings.domain == domain)
-    }
-
-    /// Tells programs which nodes there are.
-    fn tell_nodes(&mut self) {
-        let peers = self.node.peers();
-        let now = self.protocol_time();
-        let at = Instant::now();
-        let peers: Vec<(NodeId, portolan::proxy::Node)> = peers
-            .map(|peer| {
-                let view = self.node.peer_view(peer);
-                let silent = view.filter(|view| view.is_unreachable);
-                let since = silent.and_then(|view| at.checked_sub(now.since(view.heard)));
-                let name = self.machine.name_of(peer);
-                let unreachable_since = since;
-                (
-                    peer,
-                    portolan::proxy::Node {
-                        name,
-                        unreachable_since,
-                    },
-                )
-            })
-            .collect();
-        let own = portolan::proxy::Node {
-            name: short(self.node.name()),
-            unreachable_since: None,
-        };
-        for span in self.machine.spans.values_mut() {
-            let its = peers.iter().filter(|(id, _)| {
-                let name = self.machine.names.get(id);
-                span.allows(*id, name.map_or("", String::as_str))
-            });
-            let its = its.map(|(_, node)| node.clone());
-            span.set_nodes(std::iter::once(own.clone()).chain(its).collect());
-        }
-    }
-
     // The loop.
 
     /// What to wait for.
@@ -460,13 +362,7 @@ impl Engine {
                 self.is_void(flow);
                 self.flow_is_dead(flow);
             }
-            Event::Unused { port } => {
-                // It may have been lent again before this was heard.
-                let is_lent = self.node.flows_to(port) > 0;
-                if !is_lent && self.machine.take_back(port).is_some() {
-                    self.node.remove_port(now, port, DeadReason::Closed);
-                }
-            }
+            Event::Unused { port } => self.is_unused(port),
             Event::Renew { peer, request } => {
                 let node = peer;
                 self.happened.push(Happened::Renew { node, request });
@@ -476,6 +372,14 @@ impl Engine {
             }
             Event::Ended { request, outcome } => self.ended(request, outcome),
             _ => {}
+        }
+    }
+
+    /// Nobody has a right on a port any more, unless it was lent again before this was heard.
+    fn is_unused(&mut self, port: PortKey) {
+        if self.node.flows_to(port) == 0 && self.machine.take_back(port).is_some() {
+            let now = self.protocol_time();
+            self.node.remove_port(now, port, DeadReason::Closed);
         }
     }
 
@@ -609,12 +513,4 @@ impl Engine {
             self.happened.push(lost);
         }
     }
-}
-
-/// A node's name as a domain has it, whose names of nodes are shorter.
-fn short(name: &str) -> String {
-    // Names of nodes have letters of one byte.
-    name.chars()
-        .take(portolan_abi::limits::MAX_NODE_NAME)
-        .collect()
 }

@@ -1,6 +1,6 @@
 //! The node: its peers, their connections, the ports here and the flows to ports there.
 
-use super::association::{Association, AssociationView, Context};
+use super::association::{Association, Context};
 use super::connection::Connection;
 use super::fault::Planted;
 use super::port::{Budget, Port};
@@ -529,90 +529,6 @@ impl<P: Clone> Node<P> {
     pub(super) fn next_review(&self) -> Option<Time> {
         self.ports.values().filter_map(|port| port.review).min()
     }
-
-    // What can be seen from outside.
-
-    /// The association with a peer.
-    pub fn view(&self, peer: NodeId) -> Option<AssociationView> {
-        Some(self.peers.get(&peer)?.association.as_ref()?.view())
-    }
-
-    /// What is known of a peer, and of its connection.
-    pub fn peer_view(&self, peer: NodeId) -> Option<PeerView> {
-        let peer = self.peers.get(&peer)?;
-        Some(PeerView {
-            name: peer.name.clone(),
-            heard: peer.heard,
-            is_unreachable: peer.is_unreachable,
-            round_trip: peer.round_trip,
-        })
-    }
-
-    /// Peers with which there is an association.
-    pub fn peers(&self) -> impl Iterator<Item = NodeId> + '_ {
-        let there = |(id, peer): (&NodeId, &Peer<P>)| peer.association.as_ref().map(|_| *id);
-        self.peers.iter().filter_map(there)
-    }
-
-    /// The connection that carries the association with a peer.
-    pub fn connection(&self, peer: NodeId) -> Option<ConnectionId> {
-        self.peers.get(&peer)?.connection
-    }
-
-    /// All numbers of a flow to a peer below this one are acknowledged.
-    pub fn first_kept(&self, flow: FlowKey) -> Option<u64> {
-        let association = self.peers.get(&flow.peer)?.association.as_ref()?;
-        (association.serial == flow.association).then_some(())?;
-        association.first_kept(flow.flow)
-    }
-
-    /// Bytes in flight to a peer, and how many may be.
-    pub fn in_flight(&self, peer: NodeId) -> Option<(u64, u64)> {
-        let window = &self.peers.get(&peer)?.association.as_ref()?.window;
-        Some((window.in_flight, window.size))
-    }
-
-    /// Slots that are promised to a flow from a peer.
-    pub fn promised_to(&self, flow: FlowKey) -> Option<u64> {
-        let association = self.peers.get(&flow.peer)?.association.as_ref()?;
-        (association.serial == flow.association).then_some(())?;
-        association.promised_to(flow.flow)
-    }
-
-    /// Slots of a port that are promised, those that may be, and the flows that wait, in turn.
-    pub fn port_view(&self, port: PortKey) -> Option<(u32, u32, Vec<FlowKey>)> {
-        let entry = self.ports.get(&port)?;
-        Some((
-            entry.promised,
-            entry.usable(),
-            entry.waiting.iter().collect(),
-        ))
-    }
-
-    /// How many flows lead to a port.
-    pub fn flows_to(&self, port: PortKey) -> usize {
-        self.ports.get(&port).map_or(0, |entry| entry.flows.len())
-    }
-
-    /// Bytes of a domain that are granted to announced transfers, and the limit.
-    pub fn budget_view(&self, domain: DomainKey) -> (u64, u64) {
-        let budget = self.budgets.get(&domain);
-        budget.map_or((0, 0), |budget| (budget.granted, budget.limit))
-    }
-}
-
-/// What is known of a peer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct PeerView {
-    /// Its name, by its last greeting; empty before the first.
-    pub name: String,
-    /// When it was heard last.
-    pub heard: Time,
-    /// It has been silent for too long.
-    pub is_unreachable: bool,
-    /// The last round trip that was measured.
-    pub round_trip: Option<Duration>,
 }
 
 fn resumed_record() -> Vec<u8> {

@@ -136,16 +136,18 @@ mod greeting;
 mod machine;
 mod port;
 mod types;
+mod view;
 mod violation;
 
 pub use association::{AssociationView, ReceivingView, SendingView};
 pub use fair_queue::FairQueue;
 #[doc(hidden)]
 pub use fault::Fault;
-pub use machine::{Node, PeerView};
+pub use machine::Node;
 pub use types::{
     Answer, Authenticated, ConnectionId, Delivery, Destination, DomainKey, Event, FlowKey, Home,
     Message, OutFragment, OutRecord, Outcome, Place, PortKey, PortSettings, RequestKey, Settings,
     Urgency, Wall,
 };
+pub use view::PeerView;
 pub use violation::{Over, Refused, Unsent, Violation};

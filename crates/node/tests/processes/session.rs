@@ -1,15 +1,13 @@
 //! What a user does: two nodes of a cluster, a domain that both span, a port here that a program
 //! there calls. With real processes, on one machine, where the domain has two local names.
 
-mod scene;
-
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
+use crate::scene::Machine;
 use portolan::{Access, Domain, Message, PortOptions};
 use portolan_sys::process::dies_with_us;
 use portolan_testkit::{Child as Program, PATIENCE, obey, unique, until};
-use scene::Machine;
 
 /// The command `portolan`, beside `portolan-node`; built if it is not there.
 fn portolan() -> PathBuf {
@@ -171,9 +169,12 @@ fn a_program_has_its_domain_spanned() {
     let ([hall, roof], _) = two();
     let domain = unique("session-asked");
     let socket = hall.state.join("programs.sock");
-    let mut program = Program::running("joins_a_domain_that_its_node_is_to_span", |command| {
-        command.env("PORTOLAN_NODE_SOCKET", &socket);
-    });
+    let mut program = Program::running(
+        "session::joins_a_domain_that_its_node_is_to_span",
+        |command| {
+            command.env("PORTOLAN_NODE_SOCKET", &socket);
+        },
+    );
     assert_eq!(program.ask(&domain), "spanned");
     let local = unique("session-asks");
     roof.succeeds(&["span", &domain, "--local", &local]);

@@ -1,6 +1,7 @@
 //! Nodes as processes over loopback: making, inviting, joining, links, forgetting, ends.
 
 mod scene;
+mod session;
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
