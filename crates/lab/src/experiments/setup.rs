@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use portolan::channel::{ChannelOptions, ReaderOptions};
-use portolan::{Domain, ListenerOptions};
+use portolan::{Domain, WaitSet};
 use portolan_measure::sampler::{clock_cost, median};
 
 use crate::calls::{Called, Calls, Service};
@@ -27,8 +27,8 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
         memory. Beside calls of today it should still take hundreds of them to pay for a \
         connection, since these have become faster by as much.",
     method: "The steps one after another on one channel, many times over in one process; the \
-        median of each, slice by slice. Create makes a channel, bind binds a reader, enable adds a \
-        handler for the channel's addresses and has writers signal them, disable takes both back, \
+        median of each, slice by slice. Create makes a channel, bind binds a reader, enable puts it \
+        into a wait set so that signals reach the set's thread, disable takes it out, \
         unbind and release drop the reader and the channel's last right. Connecting and \
         disconnecting is the sum without disable, as in the paper. A client's connection \
         makes two channels, presents them to a server in another process and waits for its \
@@ -138,8 +138,7 @@ impl Steps {
     fn measure(&self, units: u64, rounds: usize) -> Result<[f64; 6]> {
         let doing = "setting a channel up";
         let options = ChannelOptions::unnamed().units(units);
-        let listener = self.domain.listen(ListenerOptions::default());
-        let mut listener = listener.map_err(LabError::library(doing))?;
+        let mut set = WaitSet::new(&self.domain).map_err(LabError::library(doing))?;
         let clock = clock_cost().as_secs_f64();
         let mut times: [Vec<f64>; 6] = Default::default();
         for _ in 0..rounds {
@@ -148,16 +147,13 @@ impl Steps {
             let channel = channel.map_err(LabError::library(doing))?;
             let created = Instant::now();
             let reader = channel.bind_reader(ReaderOptions::default());
-            let mut reader = reader.map_err(LabError::library(doing))?;
+            let reader = reader.map_err(LabError::library(doing))?;
             let bound = Instant::now();
-            let handler = listener.on(channel.addresses(), |_| {});
-            let handler = handler.map_err(LabError::library(doing))?;
-            reader.enable().map_err(LabError::library(doing))?;
+            let token = set.add(reader).map_err(LabError::library(doing))?;
             let enabled = Instant::now();
-            reader.disable();
-            listener.off(handler).map_err(LabError::library(doing))?;
+            let reader = set.remove(token);
             let disabled = Instant::now();
-            let last = reader.unbind();
+            let last = reader.map(portolan::channel::Reader::unbind);
             let unbound = Instant::now();
             // The reader's right is given back apart: the channel's is the last.
             drop(last);
