@@ -11,14 +11,14 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "owner-sent-by-store",
         breaks: "O1: who has sent an extent clears the row although the extent is back",
         file: OWNER,
-        find: "let _ = entry.word.compare_exchange(
-                word,
-                OwnerWord::NONE.0,
-                Ordering::Release,
-                Ordering::Relaxed,
-            );",
+        find: "let _ = self.word.compare_exchange(
+            word,
+            OwnerWord::NONE.0,
+            Ordering::Release,
+            Ordering::Relaxed,
+        );",
         replace: "let _ = word;
-            entry.word.store(OwnerWord::NONE.0, Ordering::Release);",
+        self.word.store(OwnerWord::NONE.0, Ordering::Release);",
         found_by: model("loom_owner", "an_extent_comes_back_to_its_sender"),
     },
     Mutant {
