@@ -7,14 +7,13 @@
 //!
 //! Both are on the only stream of a connection, which ends with the answer.
 
+use crate::limits::MAX_NODE_NAME;
 use crate::{codes, record};
 
 /// First bytes of a [`JoinRequest`] and of a [`JoinAnswer`].
 pub const JOIN_MAGIC: u32 = 0x4e4a_5450;
 /// Their version.
 pub const JOIN_VERSION: u32 = 1;
-/// Longest name of a node, in bytes.
-pub const MAX_NODE_NAME: usize = 63;
 /// Longest signing request, in bytes: one of a short key takes 300.
 pub const MAX_SIGNING_REQUEST: usize = 4096;
 /// Longest certificate in an answer, in bytes.

@@ -232,7 +232,7 @@ pub fn make_first(state: &State, name: &str, now: Moment) -> Result<NodeId> {
 pub fn check_new(state: &State, name: &str) -> Result<()> {
     if !is_node_name(name) {
         return Err(NodeError::Wrong {
-            what: format!("{name:?} is no name of a node: 1 to 63 letters, digits, '-', '.', '_'"),
+            what: format!("{name:?} is no name of a node: 1 to 32 letters, digits, '-', '.', '_'"),
         });
     }
     if state.has("node.crt") {

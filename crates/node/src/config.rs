@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use portolan_abi::limits::{MAX_DOMAIN_NAME, MAX_NAME};
+use portolan_abi::limits::{MAX_DOMAIN_NAME, MAX_NAME, MAX_NODE_NAME};
 use portolan_abi::name::is_name;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -15,8 +15,6 @@ use crate::token::is_address;
 
 /// Where a node listens if node.toml does not say.
 pub const LISTEN: &str = "0.0.0.0:7411";
-/// Longest name of a node.
-pub const MAX_NODE_NAME: usize = 63;
 
 /// What node.toml says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -131,14 +129,14 @@ impl std::error::Error for ConfigError {}
 const KEYS: &str = "name, listen, advertise, peers, directory, silent_after, dead_after, [[span]]";
 const SPAN_KEYS: &str = "domain, local, nodes, ports";
 
-const NODE_NAME: &str = "a name of 1 to 63 letters, digits, '-', '.' and '_'";
+const NODE_NAME: &str = "a name of 1 to 32 letters, digits, '-', '.' and '_'";
 const ADDRESS: &str = "an IP address with a port, such as \"0.0.0.0:7411\" or \"[::]:7411\"";
 const HOST: &str = "a host with a port, such as \"roof.example:7411\" or \"[2001:db8::1]:7411\"";
 const HOSTS: &str = "a list of hosts with ports, such as [\"roof.example:7411\"]";
 const DIRECTORY: &str = "\"static\" or \"zenoh\"";
 const TIME: &str = "a time from \"1ms\" to \"30d\", such as \"3s\" (units: ms, s, m, h, d)";
 const DEAD: &str = "\"never\", or a time that is longer than silent_after, such as \"30s\" (units: ms, s, m, h, d)";
-const DOMAIN: &str = "a domain's name of 1 to 63 bytes without '@' and zero bytes";
+const DOMAIN: &str = "a domain's name of 1 to 80 bytes without '@' and zero bytes";
 const NODES: &str = "a list of names or ids of nodes, or [\"*\"]";
 const PORTS: &str = "a list of names of ports, without '@' and zero bytes";
 const SPANS: &str = "tables that begin with [[span]], each domain once";

@@ -22,9 +22,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use portolan_abi::join::{
-    JOIN_MAGIC, JOIN_VERSION, JoinAnswer, JoinOutcome, JoinRequest, MAX_NODE_NAME,
-    MAX_SIGNING_REQUEST,
+    JOIN_MAGIC, JOIN_VERSION, JoinAnswer, JoinOutcome, JoinRequest, MAX_SIGNING_REQUEST,
 };
+use portolan_abi::limits::MAX_NODE_NAME;
 use portolan_sys::process::poll;
 use portolan_transport::clock::Clock;
 use portolan_transport::tls::{Certificate, newcomer};

@@ -2,7 +2,7 @@
 
 use super::node_id::NodeId;
 use crate::codec::{DecodeError, Reader};
-use crate::join::MAX_NODE_NAME;
+use crate::limits::MAX_NODE_NAME;
 use crate::name::is_name;
 use crate::{codes, record};
 

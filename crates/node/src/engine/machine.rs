@@ -72,11 +72,10 @@ pub(super) fn time(clock: Duration) -> Time {
 }
 
 impl Machine {
-    /// What a peer is called in a domain, whose names of nodes are shorter.
+    /// What a peer is called in a domain: its id, if it has not said its name.
     pub(super) fn name_of(&self, peer: NodeId) -> String {
         let name = self.names.get(&peer).cloned();
-        let name = name.unwrap_or_else(|| peer.to_string());
-        super::spanning::short(&name)
+        name.unwrap_or_else(|| peer.to_string())
     }
 
     /// Has a port that peers may send to: the one of before, if it is the same.

@@ -20,7 +20,7 @@ impl Engine {
         self.unspan(&settings.domain);
         self.last_domain += 1;
         let key = DomainKey(self.last_domain);
-        let name = short(self.node.name());
+        let name = self.node.name().to_owned();
         let span = Span::new(key, settings, domain, &name)?;
         self.node.set_budget(key, span.most / 4);
         self.machine.spans.insert(key, span);
@@ -94,7 +94,7 @@ impl Engine {
             })
             .collect();
         let own = proxy::Node {
-            name: short(self.node.name()),
+            name: self.node.name().to_owned(),
             unreachable_since: None,
         };
         for span in self.machine.spans.values_mut() {
@@ -106,12 +106,4 @@ impl Engine {
             span.set_nodes(std::iter::once(own.clone()).chain(its).collect());
         }
     }
-}
-
-/// A node's name as a domain has it, whose names of nodes are shorter.
-pub(super) fn short(name: &str) -> String {
-    // Names of nodes have letters of one byte.
-    name.chars()
-        .take(portolan_abi::limits::MAX_NODE_NAME)
-        .collect()
 }

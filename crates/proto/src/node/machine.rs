@@ -11,7 +11,7 @@ use super::types::{
 use super::violation::{Over, Refused, Unsent, Violation};
 use crate::Time;
 use core::time::Duration;
-use portolan_abi::join::MAX_NODE_NAME;
+use portolan_abi::limits::MAX_NODE_NAME;
 use portolan_abi::name::is_name;
 use portolan_abi::node::{ByeReason, DeadReason, FragmentHead, NodeId, ResolveFailure};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
