@@ -291,7 +291,7 @@ fn what_is_over_its_limit_is_refused() {
     let bytes = Record::Hello(crowd).with(SENT);
     let (_, read) = Record::decode(&bytes).unwrap();
     assert!(matches!(read, Some(Record::Hello(h)) if h.known.len() == MAX_KNOWN));
-    for name in ["", "a@b", "a\0b", &"n".repeat(33)] {
+    for name in ["", "a@b", "a\0b", &"n".repeat(64)] {
         let (flow, domain) = (1, "roof");
         let resolve = Resolve { flow, domain, name };
         let bytes = Record::Resolve(resolve).with(SENT);
