@@ -34,7 +34,7 @@ fn lines(bytes: &[u8]) -> Vec<String> {
 #[test]
 fn a_command_runs_beside_each_node_when_all_are_linked() {
     let script = r#"echo "$PORTOLAN_LAB_NODE of $PORTOLAN_LAB_NODES"
-        "$PROGRAM" status --json | grep -c '"state": "up"'"#;
+        "$PROGRAM" status --json | grep -c '"round_trip_us"'"#;
     let ran = output(&["3", "--names"], script);
     let said = String::from_utf8_lossy(&ran.stderr);
     assert!(ran.status.success(), "{said}");
