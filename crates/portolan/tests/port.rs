@@ -560,17 +560,29 @@ fn names_are_found_waited_for_and_unique() -> Outcome {
             matches!(refused, Some(BindError::BadName { .. })),
             "{name:?}"
         );
-        let refused = domain.connect(name, Deadline::NEVER).err();
-        assert!(
-            matches!(refused, Some(ConnectError::BadName { .. })),
-            "{name:?}"
-        );
         let refused = domain.find_segment(name, Deadline::NEVER).err();
         assert!(
             matches!(refused, Some(ConnectError::BadName { .. })),
             "{name:?}"
         );
     }
+    for name in [
+        "",
+        "with a \0 in it",
+        "name@",
+        "@node",
+        "a@b@c",
+        &"n".repeat(64),
+    ] {
+        let refused = domain.connect(name, Deadline::NEVER).err();
+        assert!(
+            matches!(refused, Some(ConnectError::BadName { .. })),
+            "{name:?}"
+        );
+    }
+    // A node may come.
+    let early = domain.connect("name@node", Deadline::NOW).err();
+    assert!(matches!(early, Some(ConnectError::NoNode)), "{early:?}");
     drop(port);
     domain.bind(PortOptions::named("later"))?;
     Ok(())
