@@ -159,7 +159,12 @@ fn reachable(state: &State, config: &Config) -> Result<String> {
     let machine = rustix::system::uname();
     let name = machine.nodename().to_string_lossy().into_owned();
     match is_node_name(&name) {
-        true => Ok(format!("{name}:{}", listens.port())),
+        true => {
+            eprintln!(
+                "others must be able to look up {name:?}; if they cannot, say --address HOST:PORT"
+            );
+            Ok(format!("{name}:{}", listens.port()))
+        }
         false => Err(unknown()),
     }
 }

@@ -136,15 +136,20 @@ const HOSTS: &str = "a list of hosts with ports, such as [\"roof.example:7411\"]
 const DIRECTORY: &str = "\"static\" or \"zenoh\"";
 const TIME: &str = "a time from \"1ms\" to \"30d\", such as \"3s\" (units: ms, s, m, h, d)";
 const DEAD: &str = "\"never\", or a time that is longer than silent_after, such as \"30s\" (units: ms, s, m, h, d)";
-const DOMAIN: &str = "a domain's name of 1 to 80 bytes without '@' and zero bytes";
+const DOMAIN: &str = "a domain's name of 1 to 80 bytes without '/', '@' and control characters";
 const NODES: &str = "a list of names or ids of nodes, or [\"*\"]";
 const PORTS: &str = "a list of names of ports, without '@' and zero bytes";
-const SPANS: &str = "tables that begin with [[span]], each domain once";
+const SPANS: &str = "tables that begin with [[span]], each domain and each local name once";
 
 /// Whether a text can be a node's name.
 pub fn is_node_name(text: &str) -> bool {
     let allowed = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
     (1..=MAX_NODE_NAME).contains(&text.len()) && text.chars().all(allowed)
+}
+
+/// Whether a text can be the name of a domain that is spanned.
+fn is_domain_name(text: &str) -> bool {
+    is_name(text, MAX_DOMAIN_NAME) && !text.contains(|c: char| c == '/' || c.is_control())
 }
 
 /// A node.toml that is being read.
@@ -322,7 +327,8 @@ impl Reading<'_> {
         let mut spans: Vec<Span> = Vec::new();
         for table in tables {
             let span = self.span(table)?;
-            if spans.iter().any(|other| other.domain == span.domain) {
+            let same = |other: &Span| other.domain == span.domain || other.local == span.local;
+            if spans.iter().any(same) {
                 return Err(self.bad("span", table.span(), SPANS));
             }
             spans.push(span);
@@ -334,7 +340,6 @@ impl Reading<'_> {
         let DeValue::Table(table) = value.get_ref() else {
             return Err(self.bad("span", value.span(), SPANS));
         };
-        let is_domain = |text: &str| is_name(text, MAX_DOMAIN_NAME);
         let is_node = |text: &str| text == "*" || is_node_name(text);
         let (mut domain, mut local) = (None, None);
         let (mut nodes, mut ports) = (vec!["*".to_owned()], Vec::new());
@@ -342,8 +347,8 @@ impl Reading<'_> {
             let key_at = key.span().start;
             let key: &str = key.get_ref();
             match key {
-                "domain" => domain = Some(self.text_of(key, value, DOMAIN, is_domain)?),
-                "local" => local = Some(self.text_of(key, value, DOMAIN, is_domain)?),
+                "domain" => domain = Some(self.text_of(key, value, DOMAIN, is_domain_name)?),
+                "local" => local = Some(self.text_of(key, value, DOMAIN, is_domain_name)?),
                 "nodes" => nodes = self.list_of(key, value, NODES, is_node)?,
                 "ports" => {
                     ports = self.list_of(key, value, PORTS, |text| is_name(text, MAX_NAME))?;
@@ -452,6 +457,8 @@ domain = "prices"
             ("dead_after = \"500ms\"", 8, "dead_after"),
             ("dead_after = \"soon\"", 8, "dead_after"),
             ("domain = \"a@b\"", 10, "domain"),
+            ("domain = \"a/b\"", 10, "domain"),
+            ("domain = \"a\\nb\"", 10, "domain"),
             ("local = \"\"", 11, "local"),
             ("nodes = \"*\"", 12, "nodes"),
             ("nodes = [\"a b\"]", 12, "nodes"),
@@ -511,6 +518,10 @@ domain = "prices"
             );
         }
         let twice = "name = \"a\"\n[[span]]\ndomain = \"d\"\n[[span]]\ndomain = \"d\"";
+        let twice = read(twice).unwrap_err();
+        assert_eq!(twice.line, 4, "{twice}");
+        let twice =
+            "name = \"a\"\n[[span]]\ndomain = \"d\"\n[[span]]\ndomain = \"e\"\nlocal = \"d\"";
         let twice = read(twice).unwrap_err();
         assert_eq!(twice.line, 4, "{twice}");
         assert!(read("name = \"a\"\nspan = 3").is_err());

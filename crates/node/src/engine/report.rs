@@ -164,6 +164,22 @@ impl Engine {
         }
     }
 
+    /// Messages of programs here that are not in their ports yet, of nodes that can be reached.
+    pub fn undelivered(&mut self) -> u64 {
+        let all = self.proxies.all.iter();
+        let all: Vec<_> = all.map(|(id, it)| (*id, it.flow, it.sent)).collect();
+        let mut count = 0;
+        for (id, flow, sent) in all {
+            let peer = self.node.peer_view(flow.peer);
+            if peer.is_none_or(|peer| peer.is_unreachable) {
+                continue;
+            }
+            let first = self.node.first_kept(flow).unwrap_or(sent);
+            count += sent.saturating_sub(first) + self.depth_of(id) as u64;
+        }
+        count
+    }
+
     fn peers(&self, now: Duration) -> Vec<PeerReport> {
         let mut nodes: Vec<NodeId> = self.node.peers().collect();
         nodes.extend(self.links.values().map(|link| link.peer));

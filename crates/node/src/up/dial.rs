@@ -15,7 +15,9 @@ use portolan_transport::{Connection, NodeId, Peer, State, Transport};
 
 /// The first pause between attempts, and the longest.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// How long an address has to answer: the kernel itself asks again ever more seldom, for minutes.
+const ANSWER: Duration = Duration::from_secs(3);
 /// Addresses of a name that are tried, at most.
 const MOST_ADDRESSES: usize = 8;
 
@@ -23,7 +25,8 @@ const MOST_ADDRESSES: usize = 8;
 pub(super) enum Phase {
     Waiting(Duration),
     Resolving(Receiver<Result<Vec<SocketAddr>, String>>),
-    Trying(Box<dyn Connection>, Vec<SocketAddr>),
+    /// Until then, and then the rest.
+    Trying(Box<dyn Connection>, Vec<SocketAddr>, Duration),
     /// There is a link with the node that answers there.
     Linked,
 }
@@ -54,7 +57,7 @@ impl Dial {
 
     pub(super) fn connection(&self) -> Option<&dyn Connection> {
         match &self.phase {
-            Phase::Trying(connection, _) => Some(&**connection),
+            Phase::Trying(connection, ..) => Some(&**connection),
             _ => None,
         }
     }
@@ -62,7 +65,9 @@ impl Dial {
     pub(super) fn wake_at(&self) -> Option<Duration> {
         match &self.phase {
             Phase::Waiting(until) => Some(*until),
-            Phase::Trying(connection, _) => connection.wake_at(),
+            Phase::Trying(connection, _, until) => {
+                Some(connection.wake_at().map_or(*until, |wake| wake.min(*until)))
+            }
             Phase::Resolving(_) | Phase::Linked => None,
         }
     }
@@ -109,8 +114,13 @@ impl Dial {
                     self.fail(now, "its name could not be looked up".to_owned());
                 }
             },
-            Phase::Trying(connection, rest) => match connection.progress() {
-                State::Connecting => {}
+            Phase::Trying(connection, rest, until) => match connection.progress() {
+                State::Connecting if now < *until => {}
+                State::Connecting => {
+                    let rest = std::mem::take(rest);
+                    let why = format!("no answer within {} s", ANSWER.as_secs());
+                    self.attempt(transport, rest, now, &why);
+                }
                 State::Up => {
                     let Peer::Node(node) = connection.peer() else {
                         self.fail(now, "it has shown no certificate".to_owned());
@@ -118,7 +128,7 @@ impl Dial {
                     };
                     self.node = Some(node);
                     let up = std::mem::replace(&mut self.phase, Phase::Linked);
-                    let Phase::Trying(connection, _) = up else {
+                    let Phase::Trying(connection, ..) = up else {
                         return None;
                     };
                     return Some((connection, node));
@@ -167,7 +177,7 @@ impl Dial {
         while let Some(address) = rest.next() {
             match transport.connect(&address.into()) {
                 Ok(connection) => {
-                    self.phase = Phase::Trying(connection, rest.collect());
+                    self.phase = Phase::Trying(connection, rest.collect(), now + ANSWER);
                     self.failure = (why != "it has no address").then_some(why);
                     return;
                 }

@@ -17,6 +17,7 @@ mod programs;
 mod spans;
 mod status;
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
@@ -51,6 +52,8 @@ use spans::Spans;
 const MOST_GUESTS: usize = 16;
 /// How often it looks at its certificate, which a jump of the clock may end.
 const LOOK: Duration = Duration::from_secs(60);
+/// How long what programs have sent has to arrive before the farewell; the unit in deploy/ gives longer.
+const DRAIN: Duration = Duration::from_secs(5);
 /// How long links have to take the farewell.
 const FAREWELL: Duration = Duration::from_secs(1);
 /// Refusals that are written to the audit log, at most, each minute: strangers must not fill a disk.
@@ -101,13 +104,16 @@ struct Node {
     dials: Vec<Dial>,
     guests: Vec<Guest>,
     rates: Rates,
-    control: Control,
+    /// There, but while it answers.
+    control: Option<Control>,
     /// Names have been looked up, or domains joined.
     names: Arc<EventFd>,
     certificate: Certificate,
     looks_at: Duration,
     /// Refusals of this minute.
     refusals: u32,
+    /// Nodes whose link is gone, and since when.
+    lost: BTreeMap<NodeId, Duration>,
     ending: bool,
 }
 
@@ -148,7 +154,7 @@ impl Node {
         })?;
         let mut node = Self {
             dials: dials.map(|peer| Dial::new(peer.clone(), now)).collect(),
-            control: Control::new(state)?,
+            control: Some(Control::new(state)?),
             programs: Programs::new(state)?,
             spans: Spans::new(&config.spans),
             engine,
@@ -160,6 +166,7 @@ impl Node {
             looks_at: now,
             refusals: 0,
             ending: false,
+            lost: BTreeMap::new(),
             config,
             clock,
             running,
@@ -183,7 +190,7 @@ impl Node {
         let mut fds: Vec<BorrowedFd<'_>> = signals.iter().map(|s| s.as_fd()).collect();
         fds.push(self.names.as_fd());
         fds.push(self.listener.descriptor());
-        fds.extend(self.control.descriptors());
+        fds.extend(self.control.iter().flat_map(Control::descriptors));
         fds.extend(self.programs.descriptors());
         fds.extend(self.engine.descriptors());
         fds.extend(
@@ -198,7 +205,7 @@ impl Node {
         let wakes = dials
             .chain(self.guests.iter().map(Guest::until))
             .chain(self.listener.wake_at())
-            .chain(self.control.wake_at(now))
+            .chain(self.control.as_ref().and_then(|it| it.wake_at(now)))
             .chain(self.programs.wake_at())
             .chain(self.spans.wake_at())
             .chain(self.engine.wake_at());
@@ -312,7 +319,9 @@ impl Node {
     /// The link with a node is gone.
     fn lost(&mut self, node: NodeId, why: &str) {
         let now = self.clock.now();
-        self.log(&format!("lost the link with {node}: {why}"));
+        let name = self.engine.name_of(node);
+        self.log(&format!("lost the link with {name} ({node}): {why}"));
+        self.lost.entry(node).or_insert(now);
         for dial in &mut self.dials {
             if dial.node == Some(node) && matches!(dial.phase, Phase::Linked) {
                 dial.lost(now, why.to_owned());
@@ -325,7 +334,8 @@ impl Node {
         for happened in self.engine.happened() {
             match happened {
                 Happened::Linked { node, name } => {
-                    self.log(&format!("linked with {name} ({node})"))
+                    self.lost.remove(&node);
+                    self.log(&format!("linked with {name} ({node})"));
                 }
                 Happened::Lost {
                     node,
@@ -340,6 +350,7 @@ impl Node {
                     }
                 }
                 Happened::Over { node, why } => {
+                    self.lost.remove(&node);
                     self.log(&format!("the association with {node} is over: {why}"));
                 }
                 Happened::Renew { node, request } => match self.sign(node, &request) {
@@ -355,6 +366,21 @@ impl Node {
                     self.spans.lost(&domain, &why, self.clock.now());
                 }
             }
+        }
+        self.see_who_is_back();
+    }
+
+    /// Says whose link is there again, with all that was between the two.
+    fn see_who_is_back(&mut self) {
+        let is_back = |node: &NodeId| self.engine.is_linked(*node);
+        let back: Vec<NodeId> = self.lost.keys().copied().filter(is_back).collect();
+        for node in back {
+            let since = self.lost.remove(&node).unwrap_or_default();
+            let away = self.clock.now().saturating_sub(since).as_secs_f64();
+            let name = self.engine.name_of(node);
+            self.log(&format!(
+                "linked again with {name} ({node}) after {away:.1} s"
+            ));
         }
     }
 
@@ -431,16 +457,20 @@ impl Node {
 
     fn answer_commands(&mut self) {
         let now = self.clock.now();
-        // The answer needs all of the node, and so the control socket is put aside.
         let mut asked = Vec::new();
-        let status = serde_json::to_string(&self.status()).unwrap_or_default();
-        self.control.step(now, |ask| {
+        // The answer needs all of the node, so the control socket is put aside meanwhile. What is not
+        // asked for is not looked at: this is called whenever anything has happened.
+        let Some(mut control) = self.control.take() else {
+            return;
+        };
+        control.step(now, |ask| {
             asked.push(ask);
             match ask {
-                Ask::Status => status.clone(),
+                Ask::Status => serde_json::to_string(&self.status()).unwrap_or_default(),
                 Ask::Reload | Ask::Leave => "{}".to_owned(),
             }
         });
+        self.control = Some(control);
         for ask in asked {
             match ask {
                 Ask::Status => {}
@@ -489,15 +519,28 @@ impl Node {
         eprintln!("{} {what}", self.today());
     }
 
-    /// Says farewell to all peers, and ends.
+    /// Waits for a while until what programs here have sent is in the ports of nodes that are there,
+    /// says farewell to all peers, and ends.
     fn leave(&mut self) {
+        let until = self.clock.now() + DRAIN;
+        while self.clock.now() < until && self.engine.undelivered() > 0 {
+            self.engine.step(self.clock.now());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let undelivered = self.engine.undelivered();
         let until = self.clock.now() + FAREWELL;
         self.engine.leave(self.clock.now());
         while self.clock.now() < until && !self.engine.is_alone() {
             self.engine.step(self.clock.now());
             std::thread::sleep(Duration::from_millis(1));
         }
-        self.log("left");
+        match undelivered {
+            0 => self.log("left"),
+            some => self.log(&format!(
+                "left; {some} messages of programs here were not delivered within {} s",
+                DRAIN.as_secs()
+            )),
+        }
     }
 
     fn status(&mut self) -> Status {

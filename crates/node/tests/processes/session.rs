@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use crate::scene::Machine;
-use portolan::{Access, Domain, Message, PortOptions};
+use portolan::{Access, Deadline, Domain, Message, PortOptions};
 use portolan_sys::process::dies_with_us;
 use portolan_testkit::{Child as Program, PATIENCE, obey, unique, until};
 
@@ -185,4 +185,33 @@ fn a_program_has_its_domain_spanned() {
     // Who kills the program ends what others have of it.
     program.kill();
     until("the right is dead", || !right.is_live());
+}
+
+#[test]
+fn what_was_sent_before_a_node_is_told_to_end_arrives() {
+    const MESSAGES: u8 = 20;
+    const BYTES: usize = 2 << 20;
+    let ([_hall, mut roof], [here, there]) = two();
+    let home = Domain::join(&here).unwrap();
+    let options = PortOptions::named("sink").queue(63).spanned();
+    let mut port = home.bind(options).unwrap();
+    let abroad = Domain::join(&there).unwrap();
+    let right = abroad.connect("sink", PATIENCE).unwrap();
+    for number in 0..MESSAGES {
+        let mut message = Message::new(&[number]).unwrap();
+        let mut extent = abroad.allocate(BYTES).unwrap();
+        extent.fill(number);
+        message.push(extent).unwrap();
+        right.send(message, Deadline::after(PATIENCE)).unwrap();
+    }
+    roof.signal("TERM");
+    roof.has_ended();
+    for number in 0..MESSAGES {
+        let message = port.receive(Access::Now, PATIENCE).unwrap();
+        assert_eq!(message.header(), [number]);
+        let [extent] = message.extents() else {
+            panic!("{message:?}");
+        };
+        assert!(extent.len() == BYTES && extent.iter().all(|byte| *byte == number));
+    }
 }
