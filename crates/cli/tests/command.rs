@@ -10,9 +10,10 @@ use portolan::Domain;
 use support::{portolan, succeeds};
 
 /// Every command that users see, as words.
-const COMMANDS: [&str; 15] = [
+const COMMANDS: [&str; 16] = [
     "",
     "demo",
+    "demo nodes",
     "bench",
     "ls",
     "top",
@@ -216,7 +217,7 @@ fn every_command_has_a_manual_page() {
         for part in [".SH NAME", ".SH SYNOPSIS", "Example:", "Exit codes:"] {
             assert!(page.contains(part), "{part} in {page}");
         }
-        assert!(!page.contains("__peer"));
+        assert!(!page.contains("__peer") && !page.contains("__node"));
         let written = std::fs::read_to_string(directory.join(format!("{name}.1")));
         assert_eq!(written.unwrap(), page);
         files -= 1;
@@ -234,7 +235,7 @@ fn every_command_has_a_manual_page() {
 
 #[test]
 fn the_hidden_subcommand_stays_hidden_and_harmless() {
-    assert!(!succeeds(&["--help"]).contains("__peer"));
+    assert!(!succeeds(&["--help"]).contains("__"));
     let output = Command::new(env!("CARGO_BIN_EXE_portolan"))
         .arg("__peer")
         .stdin(Stdio::null())

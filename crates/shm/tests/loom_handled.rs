@@ -8,6 +8,7 @@
 //! ```
 #![cfg(loom)]
 
+#[allow(dead_code, reason = "of these, one is used")]
 mod modes;
 mod support;
 

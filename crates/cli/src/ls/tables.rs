@@ -235,26 +235,23 @@ fn calls(contents: &Contents) -> String {
 fn exports(contents: &Contents) -> String {
     use Align::{Left, Right};
     let mut table = Table::new(&[
-        ("  space", Right),
-        ("exporter", Left),
-        ("process", Right),
+        ("  exporter", Left),
         ("export", Left),
         ("size", Right),
-        ("importers may", Left),
         ("importers", Right),
-        ("notified", Right),
+        ("may", Left),
+        ("notes", Right),
         ("", Left),
     ]);
     for export in contents.exports.iter().take(ROWS) {
         let notes = if export.kernel_mediated { "kernel" } else { "" };
         table.row(vec![
-            export.space.to_string(),
-            cut(&export.exporter, 15),
-            export.pid.to_string(),
-            cut(&export.name, 16),
+            // The space's process stands in the table of spaces.
+            format!("{:>3} {}", export.space, cut(&export.exporter, 9)),
+            cut(&export.name, 14),
             out::size(export.bytes),
-            export.permits.to_owned(),
             export.importers.to_string(),
+            export.permits.to_owned(),
             short(export.notifications as f64),
             notes.to_owned(),
         ]);
