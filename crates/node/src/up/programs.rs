@@ -39,7 +39,7 @@ impl Programs {
     pub(super) fn new(state: &State) -> Result<Self> {
         let path = portolan::proxy::programs_socket(Some(state.path()));
         let path = path.unwrap_or_else(|| state.file("programs.sock"));
-        // The lock of the directory is this process's, so whoever made it has ended.
+        // The lock of the directory is this process's, so the process that made it has ended.
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 return Err(NodeError::file("cannot listen at", &path)(error));

@@ -100,7 +100,7 @@ enum Command {
     Dial(Address, NodeId),
     /// Listens for a node; in memory nobody shows a certificate.
     Listen(Address, NodeId, Sender<Address>),
-    /// Has a connection with whoever is said to be at its other end.
+    /// Has a connection with the node that is said to be at its other end.
     Adopt(Box<dyn Connection>, NodeId),
     Report(Sender<Report>),
     Happened(Sender<Vec<Happened>>),
