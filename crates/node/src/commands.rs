@@ -66,18 +66,9 @@ fn tell_system(state: &NotifyState<'_>) {
 
 /// Where a node's state lies unless it is said.
 fn default_state() -> Result<PathBuf> {
-    if portolan_sys::process::user() == 0 {
-        return Ok("/var/lib/portolan-node".into());
-    }
-    let of = |name: &str| std::env::var_os(name).map(PathBuf::from);
-    let absolute = |path: PathBuf| path.is_absolute().then_some(path);
-    let state = of("XDG_STATE_HOME").and_then(absolute);
-    let state = state.or_else(|| Some(of("HOME").and_then(absolute)?.join(".local/state")));
-    state
-        .map(|state| state.join("portolan-node"))
-        .ok_or_else(|| NodeError::Wrong {
-            what: "there is no home directory: name a state directory (--state)".to_owned(),
-        })
+    portolan::proxy::state_directory().ok_or_else(|| NodeError::Wrong {
+        what: "there is no home directory: name a state directory (--state)".to_owned(),
+    })
 }
 
 /// The name of a new node.

@@ -20,6 +20,7 @@
 pub mod audit;
 pub mod authority;
 pub mod config;
+mod ending;
 pub mod engine;
 mod error;
 pub mod invitations;

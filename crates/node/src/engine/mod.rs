@@ -222,8 +222,7 @@ impl Engine {
 
     /// What a peer is called; its id if that is not known.
     pub fn name_of(&self, node: NodeId) -> String {
-        let name = self.machine.names.get(&node).cloned();
-        name.unwrap_or_else(|| node.to_string())
+        self.machine.name_of(node)
     }
 
     /// Whether there is no connection.

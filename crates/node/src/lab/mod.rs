@@ -16,16 +16,15 @@ mod place;
 
 use std::ffi::OsString;
 use std::net::TcpListener;
-use std::os::fd::AsFd as _;
 use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
+use crate::ending::Ending;
 use crate::state::State;
 use crate::up::{self, Ask, PeerState, Status};
 use crate::{NodeError, Result};
 use portolan_sys::process::poll;
-use portolan_sys::watch::UnixSignal;
 
 use network::Network;
 use place::Place;
@@ -34,8 +33,6 @@ use place::Place;
 const LINKED_WITHIN: Duration = Duration::from_secs(30);
 /// How often it looks at its processes.
 const LOOK: Duration = Duration::from_millis(20);
-/// SIGINT and SIGTERM.
-const ENDING: [i32; 2] = [2, 15];
 
 /// What to run, and beside how many nodes.
 #[derive(Clone, Debug)]
@@ -62,12 +59,9 @@ pub struct Plan {
 /// [`NodeError::Command`]: it failed beside a node. [`NodeError::Silent`]: the nodes were not linked in
 /// time. [`NodeError::System`]: it was told to end, by SIGINT or SIGTERM, or the system refused.
 pub fn run(plan: &Plan) -> Result<()> {
-    let signals = ENDING.map(UnixSignal::catch);
-    let [first, second] = signals;
-    let failed = || NodeError::system("cannot catch SIGINT and SIGTERM");
-    let signals = [first.map_err(failed())?, second.map_err(failed())?];
+    let ending = Ending::catch()?;
     let mut lab = Lab::new(plan)?;
-    lab.link(plan, &signals)?;
+    lab.link(plan, &ending)?;
     let how = if lab.network.is_some() {
         "each in a network namespace"
     } else {
@@ -77,7 +71,7 @@ pub fn run(plan: &Plan) -> Result<()> {
     for place in &mut lab.places {
         place.begin(plan)?;
     }
-    lab.wait(&signals)
+    lab.wait(&ending)
 }
 
 /// The lab. Dropped, it ends what it has started (L1).
@@ -128,7 +122,7 @@ impl Lab {
     }
 
     /// Makes the nodes one after another, and waits until each is linked with all others (L2).
-    fn link(&mut self, plan: &Plan, signals: &[UnixSignal]) -> Result<()> {
+    fn link(&mut self, plan: &Plan, ending: &Ending) -> Result<()> {
         for at in 0..self.places.len() {
             let (before, rest) = self.places.split_at_mut(at);
             let Some(place) = rest.first_mut() else {
@@ -145,7 +139,7 @@ impl Lab {
             for place in &mut self.places[..=at] {
                 while !is_linked(place, at) {
                     place.check_up()?;
-                    if ended(signals)? {
+                    if ending.came()? {
                         return Err(interrupted());
                     }
                     if Instant::now() > end {
@@ -154,7 +148,7 @@ impl Lab {
                             seconds: LINKED_WITHIN.as_secs(),
                         });
                     }
-                    rest_for(LOOK, signals)?;
+                    rest_for(LOOK, ending)?;
                 }
             }
         }
@@ -162,7 +156,7 @@ impl Lab {
     }
 
     /// Waits until the command has ended everywhere.
-    fn wait(&mut self, signals: &[UnixSignal]) -> Result<()> {
+    fn wait(&mut self, ending: &Ending) -> Result<()> {
         let mut outcome = Ok(());
         loop {
             let mut runs = false;
@@ -179,10 +173,10 @@ impl Lab {
             if !runs {
                 return outcome;
             }
-            if ended(signals)? {
+            if ending.came()? {
                 return Err(interrupted());
             }
-            rest_for(LOOK, signals)?;
+            rest_for(LOOK, ending)?;
         }
     }
 }
@@ -220,20 +214,9 @@ fn interrupted() -> NodeError {
     NodeError::system("the lab was told to end")(std::io::ErrorKind::Interrupted.into())
 }
 
-/// Whether it was told to end.
-fn ended(signals: &[UnixSignal]) -> Result<bool> {
-    for signal in signals {
-        let came = signal.came();
-        if came.map_err(NodeError::system("cannot read signals"))? > 0 {
-            return Ok(true);
-        }
-    }
-    Ok(false)
-}
-
 /// Rests, and no longer than until a signal comes.
-fn rest_for(time: Duration, signals: &[UnixSignal]) -> Result<()> {
-    let fds: Vec<_> = signals.iter().map(|signal| signal.as_fd()).collect();
+fn rest_for(time: Duration, ending: &Ending) -> Result<()> {
+    let fds: Vec<_> = ending.descriptors().collect();
     let waited = poll(&fds, Some(Instant::now() + time));
     waited.map_err(NodeError::system("cannot wait"))?;
     Ok(())

@@ -26,7 +26,6 @@ use std::time::{Duration, Instant};
 use portolan_abi::join::JoinOutcome;
 use portolan_proto::node::Settings;
 use portolan_sys::process::{EventFd, poll, random};
-use portolan_sys::watch::UnixSignal;
 use portolan_transport::clock::Clock;
 use portolan_transport::tls::{Certificate, Cluster, LinkOptions, links};
 use portolan_transport::{
@@ -39,6 +38,7 @@ pub use status::{PeerState, PeerStatus, SpanState, SpanStatus, Status};
 use crate::audit::{self, Event};
 use crate::authority::{self, Authority, renew_at};
 use crate::config::Config;
+use crate::ending::Ending;
 use crate::engine::{Engine, Happened, Report};
 use crate::join::{Guest, Rates};
 use crate::state::{Running, State};
@@ -59,9 +59,6 @@ const FAREWELL: Duration = Duration::from_secs(1);
 /// Refusals that are written to the audit log, at most, each minute: strangers must not fill a disk.
 const MOST_REFUSALS: u32 = 60;
 
-/// SIGINT and SIGTERM.
-const ENDING: [i32; 2] = [2, 15];
-
 /// Runs the node of a state directory until it is asked to end. `ready` is called once it listens,
 /// with its status.
 ///
@@ -71,18 +68,13 @@ const ENDING: [i32; 2] = [2, 15];
 /// it cannot listen.
 pub fn run(state: &State, clock: Arc<dyn Clock>, ready: impl FnOnce(&Status)) -> Result<()> {
     let mut node = Node::new(state, clock)?;
-    let signals = ENDING.map(UnixSignal::catch);
-    let [first, second] = signals;
-    let failed = || NodeError::system("cannot catch SIGINT and SIGTERM");
-    let signals = [first.map_err(failed())?, second.map_err(failed())?];
+    let ending = Ending::catch()?;
     let status = node.status();
     ready(&status);
     while !node.ending {
-        node.wait(&signals)?;
-        node.step();
-        for signal in &signals {
-            node.ending |= signal.came().map_err(failed())? > 0;
-        }
+        let is_called = node.wait(&ending)?;
+        node.step(is_called);
+        node.ending |= is_called && ending.came()?;
     }
     node.leave();
     Ok(())
@@ -185,14 +177,14 @@ impl Node {
         }
     }
 
-    /// Waits until something can go on.
-    fn wait(&self, signals: &[UnixSignal]) -> Result<()> {
-        let mut fds: Vec<BorrowedFd<'_>> = signals.iter().map(|s| s.as_fd()).collect();
+    /// Waits until something can go on. Whether anything but messages can: they come often, and each
+    /// of the others costs a system call to ask.
+    fn wait(&self, ending: &Ending) -> Result<bool> {
+        let mut fds: Vec<BorrowedFd<'_>> = ending.descriptors().collect();
         fds.push(self.names.as_fd());
         fds.push(self.listener.descriptor());
         fds.extend(self.control.iter().flat_map(Control::descriptors));
         fds.extend(self.programs.descriptors());
-        fds.extend(self.engine.descriptors());
         fds.extend(
             self.guests
                 .iter()
@@ -200,6 +192,8 @@ impl Node {
         );
         let dials = self.dials.iter().filter_map(Dial::connection);
         fds.extend(dials.map(|connection| connection.descriptor()));
+        let others = fds.len();
+        fds.extend(self.engine.descriptors());
         let now = self.clock.now();
         let dials = self.dials.iter().filter_map(Dial::wake_at);
         let wakes = dials
@@ -207,24 +201,30 @@ impl Node {
             .chain(self.listener.wake_at())
             .chain(self.control.as_ref().and_then(|it| it.wake_at(now)))
             .chain(self.programs.wake_at())
-            .chain(self.spans.wake_at())
-            .chain(self.engine.wake_at());
-        let wake = wakes.chain([self.looks_at]).min().unwrap_or(now);
+            .chain(self.spans.wake_at());
+        let due = wakes.chain([self.looks_at]).min().unwrap_or(now);
+        let wake = self.engine.wake_at().map_or(due, |wake| wake.min(due));
         let by = Instant::now() + wake.saturating_sub(now);
-        poll(&fds, Some(by)).map_err(NodeError::system("cannot wait"))?;
-        Ok(())
+        let ready = poll(&fds, Some(by)).map_err(NodeError::system("cannot wait"))?;
+        let is_called = ready.iter().take(others).any(|ready| ready.any());
+        Ok(is_called || self.clock.now() >= due)
     }
 
-    fn step(&mut self) {
-        // Counted wakes say nothing more than that there were some.
-        let _ = self.names.drain();
-        self.take_connections();
-        self.let_in();
-        self.dial();
+    /// Goes on with messages and, if it is called, with all else.
+    fn step(&mut self, is_called: bool) {
+        if is_called {
+            // Counted wakes say nothing more than that there were some.
+            let _ = self.names.drain();
+            self.take_connections();
+            self.let_in();
+            self.dial();
+        }
         self.engine.step(self.clock.now());
         self.hear_engine();
-        self.keep_spans();
-        self.answer_commands();
+        if is_called {
+            self.keep_spans();
+            self.answer_commands();
+        }
         if self.clock.now() >= self.looks_at {
             self.look();
         }

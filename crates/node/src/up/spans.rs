@@ -140,6 +140,9 @@ impl Spans {
     }
 
     pub(super) fn wake_at(&self) -> Option<Duration> {
+        if !self.gone.is_empty() {
+            return Some(Duration::ZERO);
+        }
         let at = |wanted: &Wanted| match wanted.phase {
             Phase::Waiting(at) => Some(at),
             Phase::Joining(_) | Phase::Up => None,

@@ -33,6 +33,12 @@ fn prints(args: &[&str]) -> Option<String> {
     said.then(|| String::from_utf8(output.stdout).unwrap())
 }
 
+/// What the server `upper` answers, if it does within so many seconds.
+fn call(domain: &str, seconds: &str, data: &str) -> Option<String> {
+    let call = ["port", "call", "upper", "--domain", domain];
+    prints(&[&call[..], &["--timeout", seconds, "--data", data]].concat())
+}
+
 struct Ends(Child);
 
 impl Drop for Ends {
@@ -53,12 +59,7 @@ fn serve(domain: &str, name: &str, with: &[&str]) -> Ends {
 /// Two nodes that span a domain; its local names.
 fn two() -> ([Machine; 2], [String; 2]) {
     let domains = [unique("session-hall"), unique("session-roof")];
-    let mut hall = Machine::new("hall");
-    hall.init();
-    hall.up();
-    let mut roof = Machine::new("roof");
-    roof.join(&hall.invite());
-    roof.up();
+    let (hall, roof) = crate::linked();
     for (node, local) in [(&hall, &domains[0]), (&roof, &domains[1])] {
         node.succeeds(&["span", "cameras", "--local", local]);
         until("all is well", || {
@@ -75,20 +76,7 @@ fn two() -> ([Machine; 2], [String; 2]) {
 fn a_program_calls_a_server_on_another_machine() {
     let ([hall, roof], [here, there]) = two();
     let _server = serve(&here, "upper", &["tr", "a-z", "A-Z"]);
-    let call = |data: &str| {
-        let args = [
-            "port",
-            "call",
-            "upper",
-            "--domain",
-            &there,
-            "--timeout",
-            "60",
-            "--data",
-        ];
-        prints(&[&args[..], &[data]].concat())
-    };
-    assert_eq!(call("hello").as_deref(), Some("HELLO"));
+    assert_eq!(call(&there, "60", "hello").as_deref(), Some("HELLO"));
     let long = "portolan ".repeat(20_000);
     // Arguments have a limit of their own.
     let file = roof.state.join("long");
@@ -112,40 +100,22 @@ fn a_program_calls_a_server_on_another_machine() {
     until("it is not spanned", || roof.status()["spans"][0].is_null());
     roof.fails(&["unspan", "cameras"], 2);
     roof.fails(&["span", "a@b"], 2);
-    let args = [
-        "port",
-        "call",
-        "upper",
-        "--domain",
-        &there,
-        "--timeout",
-        "1",
-    ];
-    assert_eq!(prints(&args), None);
+    assert_eq!(call(&there, "1", "hello"), None);
 }
 
 #[test]
 fn a_killed_node_comes_back_and_so_do_its_ports() {
     let ([mut hall, _roof], [here, there]) = two();
     let _server = serve(&here, "upper", &["tr", "a-z", "A-Z"]);
-    let call = || {
-        prints(&[
-            "port",
-            "call",
-            "upper",
-            "--domain",
-            &there,
-            "--timeout",
-            "2",
-            "--data",
-            "a",
-        ])
-    };
-    until("it is called", || call().as_deref() == Some("A"));
+    until("it is called", || {
+        call(&there, "2", "a").as_deref() == Some("A")
+    });
     hall.kill();
-    assert_eq!(call(), None);
+    assert_eq!(call(&there, "2", "a"), None);
     hall.up();
-    until("it is called again", || call().as_deref() == Some("A"));
+    until("it is called again", || {
+        call(&there, "2", "a").as_deref() == Some("A")
+    });
 }
 
 #[test]
