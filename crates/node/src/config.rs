@@ -42,8 +42,6 @@ pub struct Config {
 pub enum Directory {
     /// The peers, and whom they know.
     Static,
-    /// Zenoh.
-    Zenoh,
 }
 
 /// A domain that several nodes share.
@@ -93,6 +91,15 @@ pub enum ConfigWrong {
         /// What it may be.
         allowed: &'static str,
     },
+    /// A key has a value that this version has not learnt yet.
+    NotBuilt {
+        /// The key.
+        key: &'static str,
+        /// The value.
+        value: &'static str,
+        /// What to say instead.
+        instead: &'static str,
+    },
     /// A key has a value that it may not have.
     BadValue {
         /// The key.
@@ -115,6 +122,14 @@ impl fmt::Display for ConfigError {
             ConfigWrong::MissingKey { key, allowed } => {
                 write!(f, "the key `{key}` is missing; it is {allowed}")
             }
+            ConfigWrong::NotBuilt {
+                key,
+                value,
+                instead,
+            } => write!(
+                f,
+                "`{key}` is \"{value}\", which this version does not have yet; it must be {instead}"
+            ),
             ConfigWrong::BadValue {
                 key,
                 value,
@@ -133,7 +148,7 @@ const NODE_NAME: &str = "a name of 1 to 32 letters, digits, '-', '.' and '_'";
 const ADDRESS: &str = "an IP address with a port, such as \"0.0.0.0:7411\" or \"[::]:7411\"";
 const HOST: &str = "a host with a port, such as \"roof.example:7411\" or \"[2001:db8::1]:7411\"";
 const HOSTS: &str = "a list of hosts with ports, such as [\"roof.example:7411\"]";
-const DIRECTORY: &str = "\"static\" or \"zenoh\"";
+const DIRECTORY: &str = "\"static\"";
 const TIME: &str = "a time from \"1ms\" to \"30d\", such as \"3s\" (units: ms, s, m, h, d)";
 const DEAD: &str = "\"never\", or a time that is longer than silent_after, such as \"30s\" (units: ms, s, m, h, d)";
 const DOMAIN: &str = "a domain's name of 1 to 80 bytes without '/', '@' and control characters";
@@ -249,10 +264,14 @@ impl Reading<'_> {
                 "peers" => config.peers = self.list_of(key, value, HOSTS, is_address)?,
                 "directory" => {
                     let known = |text: &str| ["static", "zenoh"].contains(&text);
-                    config.directory = match self.text_of(key, value, DIRECTORY, known)?.as_str() {
-                        "zenoh" => Directory::Zenoh,
-                        _ => Directory::Static,
-                    };
+                    if self.text_of(key, value, DIRECTORY, known)? == "zenoh" {
+                        let what = ConfigWrong::NotBuilt {
+                            key: "directory",
+                            value: "zenoh",
+                            instead: DIRECTORY,
+                        };
+                        return Err(self.error(value.span().start, what));
+                    }
                 }
                 "silent_after" => {
                     let text = self.text_of(key, value, TIME, |text| time(text).is_some())?;
@@ -372,8 +391,8 @@ impl Reading<'_> {
     }
 }
 
-/// A time with its unit, such as `3s`.
-fn time(text: &str) -> Option<Duration> {
+/// A time with its unit, such as `3s`, of at most 30 days.
+pub fn time(text: &str) -> Option<Duration> {
     const LONGEST: Duration = Duration::from_secs(30 * 86_400);
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let (number, unit) = text.split_at(digits);
@@ -480,6 +499,21 @@ domain = "prices"
             );
             assert!(text.contains("; it must be "), "{text}");
         }
+    }
+
+    #[test]
+    fn what_this_version_does_not_have_is_refused_by_its_line() {
+        let wrong = read(&WHOLE.replace("\"static\"", "\"zenoh\"")).unwrap_err();
+        assert_eq!(wrong.line, 6);
+        assert!(matches!(
+            wrong.what,
+            ConfigWrong::NotBuilt {
+                key: "directory",
+                ..
+            }
+        ));
+        let text = wrong.to_string();
+        assert!(text.contains("does not have yet; it must be \"static\""), "{text}");
     }
 
     #[test]

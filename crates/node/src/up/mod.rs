@@ -14,12 +14,16 @@
 mod control;
 mod dial;
 mod programs;
+mod replace;
+mod socket_file;
 mod spans;
 mod status;
+mod trust;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -27,13 +31,14 @@ use portolan_abi::join::JoinOutcome;
 use portolan_proto::node::Settings;
 use portolan_sys::process::{EventFd, poll, random};
 use portolan_transport::clock::Clock;
-use portolan_transport::tls::{Certificate, Cluster, LinkOptions, links};
+use portolan_transport::tls::{Cluster, LinkOptions, links};
 use portolan_transport::{
     Address, Connection, Listener, Moment, NodeId, Peer, Tcp, Transport, TransportError,
 };
 
 pub use control::{Ask, ask};
-pub use status::{PeerState, PeerStatus, SpanState, SpanStatus, Status};
+pub use status::{AuthorityStatus, PeerState, PeerStatus, SpanState, SpanStatus, Status};
+pub use trust::state_in;
 
 use crate::audit::{self, Event};
 use crate::authority::{self, Authority, renew_at};
@@ -46,7 +51,9 @@ use crate::{NodeError, Result};
 use control::Control;
 use dial::{Dial, Phase};
 use programs::Programs;
+use replace::Taken;
 use spans::Spans;
+use trust::Trust;
 
 /// Newcomers that are let in at once, at most.
 const MOST_GUESTS: usize = 16;
@@ -59,25 +66,45 @@ const FAREWELL: Duration = Duration::from_secs(1);
 /// Refusals that are written to the audit log, at most, each minute: strangers must not fill a disk.
 const MOST_REFUSALS: u32 = 60;
 
+/// Whether a node that runs already is replaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// It is refused: one runs at a time.
+    Alone,
+    /// This process takes over from it, if one runs.
+    Replace,
+}
+
 /// Runs the node of a state directory until it is asked to end. `ready` is called once it listens,
 /// with its status.
 ///
 /// # Errors
 ///
 /// [`NodeError::NotMade`], [`NodeError::InUse`], [`NodeError::Config`], [`NodeError::Transport`]:
-/// it cannot listen.
-pub fn run(state: &State, clock: Arc<dyn Clock>, ready: impl FnOnce(&Status)) -> Result<()> {
-    let mut node = Node::new(state, clock)?;
+/// it cannot listen. [`NodeError::NotReplaced`].
+pub fn run(
+    state: &State,
+    clock: Arc<dyn Clock>,
+    start: Start,
+    ready: impl FnOnce(&Status),
+) -> Result<()> {
+    let mut node = Node::new(state, clock, start)?;
     let ending = Ending::catch()?;
     let status = node.status();
     ready(&status);
-    while !node.ending {
+    loop {
         let is_called = node.wait(&ending)?;
         node.step(is_called);
         node.ending |= is_called && ending.came()?;
+        let replacing = node.control.as_mut().and_then(Control::replacing);
+        if let Some(by) = replacing {
+            return node.hand_over(&by);
+        }
+        if node.ending {
+            node.leave();
+            return Ok(());
+        }
     }
-    node.leave();
-    Ok(())
 }
 
 #[derive(Debug)]
@@ -100,7 +127,7 @@ struct Node {
     control: Option<Control>,
     /// Names have been looked up, or domains joined.
     names: Arc<EventFd>,
-    certificate: Certificate,
+    trust: Trust,
     looks_at: Duration,
     /// Refusals of this minute.
     refusals: u32,
@@ -110,32 +137,36 @@ struct Node {
 }
 
 impl Node {
-    fn new(state: &State, clock: Arc<dyn Clock>) -> Result<Self> {
+    fn new(state: &State, clock: Arc<dyn Clock>, start: Start) -> Result<Self> {
         let config = state.config()?;
         // Before the incarnation is used up: what can be wrong is looked at first.
-        let identity = authority::identity(state)?;
-        let certificate = Certificate::read(&identity.certificate)?;
-        let cluster = authority::cluster(state)?;
+        let today = Moment {
+            seconds: clock.of_day().as_secs(),
+        };
+        let trust = Trust::new(state, today)?;
+        let cluster = authority::cluster(state, today)?;
+        let mut taken = match start {
+            Start::Alone => Taken::default(),
+            Start::Replace => replace::take(state)?,
+        };
         let running = state.run()?;
         let options = LinkOptions {
             newcomers: true,
             only: None,
         };
         let transport = links(&cluster, options, Arc::clone(&clock));
-        let listener = transport.listen(&Address::Internet(config.listen))?;
+        let listener = match taken.listener_at(config.listen) {
+            Some(socket) => transport.listen_on(socket)?,
+            None => transport.listen(&Address::Internet(config.listen))?,
+        };
         let now = clock.now();
         let event = EventFd::new().map_err(NodeError::system("cannot make a descriptor"))?;
         let dials = config.peers.iter();
-        let authorities = authority::authorities(state)?;
-        let first = authorities.first().ok_or_else(|| NodeError::Damaged {
-            path: state.file("authority.crt"),
-            what: "there is no certificate in it".to_owned(),
-        })?;
         let mut settings = Settings::new(
             cluster.node(),
             running.incarnation,
-            // What nodes of one cluster have in common.
-            Certificate::read(first)?.key,
+            // What nodes of one cluster have in common, whoever signs.
+            trust.statements.cluster(),
         );
         settings.run = random().map_err(NodeError::system("cannot draw a number"))?;
         settings.silent_after = config.silent_after;
@@ -146,8 +177,8 @@ impl Node {
         })?;
         let mut node = Self {
             dials: dials.map(|peer| Dial::new(peer.clone(), now)).collect(),
-            control: Some(Control::new(state)?),
-            programs: Programs::new(state)?,
+            control: Some(Control::new(state, taken.control)?),
+            programs: Programs::new(state, taken.programs)?,
             spans: Spans::new(&config.spans),
             engine,
             id: cluster.node(),
@@ -165,9 +196,15 @@ impl Node {
             cluster,
             transport,
             listener,
-            certificate,
+            trust,
         };
+        node.state_all();
         node.look();
+        for asked in taken.asked {
+            let (domain, place) = asked.place();
+            // What node.toml says of it comes first.
+            let _ = node.spans.asked(&domain, &place, now);
+        }
         Ok(node)
     }
 
@@ -202,7 +239,8 @@ impl Node {
             .chain(self.control.as_ref().and_then(|it| it.wake_at(now)))
             .chain(self.programs.wake_at())
             .chain(self.spans.wake_at());
-        let due = wakes.chain([self.looks_at]).min().unwrap_or(now);
+        let due = wakes.chain([self.looks_at]).chain(self.trust.cuts_at);
+        let due = due.min().unwrap_or(now);
         let wake = self.engine.wake_at().map_or(due, |wake| wake.min(due));
         let by = Instant::now() + wake.saturating_sub(now);
         let ready = poll(&fds, Some(by)).map_err(NodeError::system("cannot wait"))?;
@@ -227,6 +265,9 @@ impl Node {
         }
         if self.clock.now() >= self.looks_at {
             self.look();
+        }
+        if self.trust.cuts_at.is_some_and(|at| self.clock.now() >= at) {
+            self.check_links_anew();
         }
     }
 
@@ -336,6 +377,10 @@ impl Node {
                 Happened::Linked { node, name } => {
                     self.lost.remove(&node);
                     self.log(&format!("linked with {name} ({node})"));
+                    // It may be one that can renew the certificate.
+                    if self.is_to_renew() {
+                        self.looks_at = self.clock.now();
+                    }
                 }
                 Happened::Lost {
                     node,
@@ -353,14 +398,12 @@ impl Node {
                     self.lost.remove(&node);
                     self.log(&format!("the association with {node} is over: {why}"));
                 }
-                Happened::Renew { node, request } => match self.sign(node, &request) {
-                    Ok(certificate) => self.engine.renewed(node, &certificate),
-                    Err(error) => self.log(&format!("cannot renew {node}: {error}")),
-                },
+                Happened::Renew { node, request } => self.renew_peer(node, &request),
                 Happened::Renewed { certificate } => match self.keep_renewed(&certificate) {
                     Ok(()) => self.log("the certificate was renewed"),
                     Err(error) => self.log(&format!("cannot keep a certificate: {error}")),
                 },
+                Happened::Stated { node, statement } => self.hear(node, &statement),
                 Happened::SpanLost { domain, why } => {
                     self.log(&format!("lost the domain {domain}: {why}"));
                     self.spans.lost(&domain, &why, self.clock.now());
@@ -392,69 +435,6 @@ impl Node {
         self.programs.step(now, &mut self.spans, &self.engine);
     }
 
-    /// Signs a peer's key again. It is the key that it has shown, and no other.
-    fn sign(&self, node: NodeId, request: &[u8]) -> Result<Vec<u8>> {
-        let key = authority::read_request(request)?;
-        let authority = Authority::load(&self.state)?;
-        let name = self.engine.name_of(node);
-        let certificate = authority.sign(&name, &key, self.today())?;
-        if Certificate::read(&certificate)?.node() != node {
-            return Err(NodeError::Wrong {
-                what: "it asks for the certificate of another key than its own".to_owned(),
-            });
-        }
-        let event = Event::Renewed {
-            node: audit::id(node),
-        };
-        audit::note(&self.state, self.today(), &event)?;
-        Ok(certificate)
-    }
-
-    fn keep_renewed(&mut self, certificate: &[u8]) -> Result<()> {
-        // It must be one that peers accept: of an authority that this node believes.
-        let identity = {
-            let mut identity = authority::identity(&self.state)?;
-            identity.certificate = certificate.to_vec();
-            identity
-        };
-        self.cluster
-            .replace(&identity, &authority::authorities(&self.state)?)?;
-        authority::renew(&self.state, certificate)?;
-        self.certificate = Certificate::read(certificate)?;
-        Ok(())
-    }
-
-    /// Looks at the certificate, and renews it when two thirds of its time are over.
-    fn look(&mut self) {
-        self.looks_at = self.clock.now() + LOOK;
-        self.refusals = 0;
-        let now = self.today();
-        // What cannot be swept now is refused by its time.
-        let _ = crate::invitations::sweep(&self.state, now);
-        if now < renew_at(&self.certificate) {
-            return;
-        }
-        let renewed = if self.state.has("authority.key") {
-            authority::renew_own(&self.state, now)
-                .and_then(|identity| self.keep_renewed(&identity.certificate))
-        } else {
-            self.ask_renewal()
-        };
-        if let Err(error) = renewed {
-            self.log(&format!(
-                "the certificate expires at {} and cannot be renewed: {error}",
-                self.certificate.not_after
-            ));
-        }
-    }
-
-    /// Asks all peers; those that have the authority's key answer.
-    fn ask_renewal(&mut self) -> Result<()> {
-        let request = authority::request_again(&self.state)?;
-        self.engine.ask_renewal(&request);
-        Ok(())
-    }
-
     fn answer_commands(&mut self) {
         let now = self.clock.now();
         let mut asked = Vec::new();
@@ -464,39 +444,21 @@ impl Node {
             return;
         };
         control.step(now, |ask| {
-            asked.push(ask);
-            match ask {
+            let answer = match &ask {
                 Ask::Status => serde_json::to_string(&self.status()).unwrap_or_default(),
-                Ask::Reload | Ask::Leave => "{}".to_owned(),
-            }
+                Ask::State { statement } => self.told(statement),
+                Ask::Reload | Ask::Replace | Ask::Leave => "{}".to_owned(),
+            };
+            asked.push(ask);
+            answer
         });
         self.control = Some(control);
         for ask in asked {
             match ask {
-                Ask::Status => {}
+                Ask::Status | Ask::State { .. } | Ask::Replace => {}
                 Ask::Reload => self.reload(),
                 Ask::Leave => self.ending = true,
             }
-        }
-    }
-
-    /// Looks again at whom it refuses, whose links end, and which domains are to be spanned.
-    fn reload(&mut self) {
-        let forgotten = match self.state.forgotten() {
-            Ok(forgotten) => forgotten,
-            Err(error) => return self.log(&format!("cannot read whom to refuse: {error}")),
-        };
-        self.cluster.forget(forgotten.iter().copied());
-        let now = self.clock.now();
-        for node in forgotten {
-            self.engine.forget(now, node);
-        }
-        match self.state.config() {
-            Ok(config) => {
-                self.spans.want(&config.spans, now);
-                self.config.spans = config.spans;
-            }
-            Err(error) => self.log(&format!("cannot read node.toml again: {error}")),
         }
     }
 
@@ -525,6 +487,7 @@ impl Node {
         let until = self.clock.now() + DRAIN;
         while self.clock.now() < until && self.engine.undelivered() > 0 {
             self.engine.step(self.clock.now());
+            self.answer_commands();
             std::thread::sleep(Duration::from_millis(1));
         }
         let undelivered = self.engine.undelivered();
@@ -532,6 +495,7 @@ impl Node {
         self.engine.leave(self.clock.now());
         while self.clock.now() < until && !self.engine.is_alone() {
             self.engine.step(self.clock.now());
+            self.answer_commands();
             std::thread::sleep(Duration::from_millis(1));
         }
         match undelivered {
@@ -541,6 +505,33 @@ impl Node {
                 DRAIN.as_secs()
             )),
         }
+    }
+
+    /// Leaves, and gives the sockets to the process that takes over.
+    fn hand_over(mut self, to: &UnixStream) -> Result<()> {
+        self.log("another process takes over");
+        self.leave();
+        let asked = self.spans.all_asked();
+        let Self {
+            listener,
+            control,
+            mut programs,
+            engine,
+            running,
+            ..
+        } = self;
+        // Its domains are left, then the lock is let go of (W1).
+        drop(engine);
+        drop(running);
+        let gone = || NodeError::Wrong {
+            what: "there is no socket to hand over".to_owned(),
+        };
+        let mut control = control.ok_or_else(gone)?;
+        let socket = listener.socket().ok_or_else(gone)?;
+        replace::give(to, [socket, control.socket(), programs.socket()], asked)?;
+        control.leave_file();
+        programs.leave_file();
+        Ok(())
     }
 
     fn status(&mut self) -> Status {
@@ -597,16 +588,16 @@ impl Node {
             in_flight_bytes: 0,
             failure: dial.failure.clone(),
         });
-        let forgotten = self.state.forgotten().unwrap_or_default();
         Status {
             node: self.id.to_string(),
             name: self.config.name.clone(),
             incarnation: self.running.incarnation,
             listen: self.listener.address().to_string(),
-            certificate_until: self.certificate.not_after.to_string(),
-            renews_at: renew_at(&self.certificate).to_string(),
-            authority: self.state.has("authority.key"),
-            forgotten: forgotten.iter().map(ToString::to_string).collect(),
+            certificate_until: self.trust.certificate.not_after.to_string(),
+            renews_at: renew_at(&self.trust.certificate).to_string(),
+            authority: Authority::load(&self.state).is_ok(),
+            authorities: self.authorities(),
+            forgotten: self.forgotten().iter().map(ToString::to_string).collect(),
             peers: linked.into_iter().chain(dialled).collect(),
             spans,
             left_behind,

@@ -1,5 +1,6 @@
 //! Nodes as processes over loopback: making, inviting, joining, links, forgetting, ends.
 
+mod authority;
 mod scene;
 mod session;
 

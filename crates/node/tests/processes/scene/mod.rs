@@ -46,6 +46,15 @@ impl Machine {
         String::from_utf8(output.stdout).unwrap()
     }
 
+    /// What it says on standard error though it succeeds.
+    #[track_caller]
+    pub(crate) fn says(&self, args: &[&str]) -> String {
+        let output = self.output(args);
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "{args:?}: {error}");
+        error
+    }
+
     /// What it says on standard error; the exit code is as expected.
     #[track_caller]
     pub(crate) fn fails(&self, args: &[&str], code: i32) -> String {
