@@ -4,6 +4,7 @@
 //! ([`crate::statements`]). The new key lies in `authority.key.next` until the node has accepted that;
 //! then it takes the place of the old one. So a key that others believe is never lost, whatever dies.
 
+use std::io::ErrorKind;
 use std::time::Duration;
 
 use portolan_abi::node::{Stated, to_sign};
@@ -449,7 +450,11 @@ pub fn finish_rotation(state: &State) -> Result<()> {
     })?;
     let id: KeyId = key_id(&key.subject_public_key_info());
     match Statements::load(state)?.knows(id) {
-        true => state.rename(NEXT, KEY),
+        true => match state.rename(NEXT, KEY) {
+            // The running node, or the command, has done it meanwhile.
+            Err(NodeError::File { source, .. }) if source.kind() == ErrorKind::NotFound => Ok(()),
+            renamed => renamed,
+        },
         // Nobody has heard of it: it is made again.
         false => Ok(()),
     }

@@ -1,6 +1,7 @@
 //! Errors say why a command of the node failed: what happened, whose fault it is, what to do.
 
 use std::io;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use portolan_transport::{Moment, NodeId, TransportError};
@@ -72,6 +73,14 @@ pub enum NodeError {
     NotReplaced {
         /// Why.
         why: String,
+    },
+    /// The caller's: counters cannot be asked for there.
+    #[error("cannot listen for metrics at {address}: {source}")]
+    Metrics {
+        /// `metrics` of node.toml.
+        address: SocketAddr,
+        /// The system's reason.
+        source: io::Error,
     },
     /// The caller's: there is no identity yet.
     #[error("{path} has no node yet")]
@@ -219,6 +228,7 @@ impl NodeError {
             Self::Listening { .. } => {
                 "end the other one, or name another place (--state; PORTOLAN_NODE_SOCKET for programs)"
             }
+            Self::Metrics { .. } => "name another address in node.toml, or leave `metrics` out",
             Self::NotReplaced { .. } => "`portolan node leave`, then `portolan node up`",
             Self::NotMade { .. } => {
                 "`portolan node init` makes the first node of a cluster, `portolan node join` a further one"

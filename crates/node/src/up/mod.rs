@@ -13,6 +13,8 @@
 
 mod control;
 mod dial;
+mod log;
+mod metrics;
 mod programs;
 mod replace;
 mod socket_file;
@@ -37,6 +39,7 @@ use portolan_transport::{
 };
 
 pub use control::{Ask, ask};
+pub use log::LogFormat;
 pub use status::{AuthorityStatus, PeerState, PeerStatus, SpanState, SpanStatus, Status};
 pub use trust::state_in;
 
@@ -50,6 +53,7 @@ use crate::state::{Running, State};
 use crate::{NodeError, Result};
 use control::Control;
 use dial::{Dial, Phase};
+use metrics::{Counts, Metrics};
 use programs::Programs;
 use replace::Taken;
 use spans::Spans;
@@ -125,6 +129,9 @@ struct Node {
     rates: Rates,
     /// There, but while it answers.
     control: Option<Control>,
+    /// There, if counters are asked for, but while it answers.
+    metrics: Option<Metrics>,
+    counts: Counts,
     /// Names have been looked up, or domains joined.
     names: Arc<EventFd>,
     trust: Trust,
@@ -180,6 +187,8 @@ impl Node {
             control: Some(Control::new(state, taken.control)?),
             programs: Programs::new(state, taken.programs)?,
             spans: Spans::new(&config.spans),
+            metrics: config.metrics.map(Metrics::new).transpose()?,
+            counts: Counts::default(),
             engine,
             id: cluster.node(),
             names: Arc::new(event),
@@ -222,6 +231,7 @@ impl Node {
         fds.push(self.listener.descriptor());
         fds.extend(self.control.iter().flat_map(Control::descriptors));
         fds.extend(self.programs.descriptors());
+        fds.extend(self.metrics.iter().flat_map(Metrics::descriptors));
         fds.extend(
             self.guests
                 .iter()
@@ -238,6 +248,7 @@ impl Node {
             .chain(self.listener.wake_at())
             .chain(self.control.as_ref().and_then(|it| it.wake_at(now)))
             .chain(self.programs.wake_at())
+            .chain(self.metrics.as_ref().and_then(|it| it.wake_at(now)))
             .chain(self.spans.wake_at());
         let due = wakes.chain([self.looks_at]).chain(self.trust.cuts_at);
         let due = due.min().unwrap_or(now);
@@ -262,6 +273,7 @@ impl Node {
         if is_called {
             self.keep_spans();
             self.answer_commands();
+            self.answer_metrics();
         }
         if self.clock.now() >= self.looks_at {
             self.look();
@@ -316,8 +328,13 @@ impl Node {
     }
 
     fn let_in(&mut self) {
-        let (state, clock) = (&self.state, &self.clock);
-        self.guests.retain_mut(|guest| !guest.step(state, &**clock));
+        let (state, clock, joined) = (&self.state, &self.clock, &mut self.counts.joined);
+        self.guests.retain_mut(|guest| {
+            let was_let_in = guest.is_let_in();
+            let is_over = guest.step(state, &**clock);
+            *joined += u64::from(guest.is_let_in() && !was_let_in);
+            !is_over
+        });
     }
 
     fn dial(&mut self) {
@@ -361,7 +378,8 @@ impl Node {
     fn lost(&mut self, node: NodeId, why: &str) {
         let now = self.clock.now();
         let name = self.engine.name_of(node);
-        self.log(&format!("lost the link with {name} ({node}): {why}"));
+        self.counts.links_lost += 1;
+        self.log_of(node, &format!("lost the link with {name} ({node}): {why}"));
         self.lost.entry(node).or_insert(now);
         for dial in &mut self.dials {
             if dial.node == Some(node) && matches!(dial.phase, Phase::Linked) {
@@ -375,8 +393,9 @@ impl Node {
         for happened in self.engine.happened() {
             match happened {
                 Happened::Linked { node, name } => {
+                    self.counts.links += 1;
                     self.lost.remove(&node);
-                    self.log(&format!("linked with {name} ({node})"));
+                    self.log_of(node, &format!("linked with {name} ({node})"));
                     // It may be one that can renew the certificate.
                     if self.is_to_renew() {
                         self.looks_at = self.clock.now();
@@ -396,7 +415,7 @@ impl Node {
                 }
                 Happened::Over { node, why } => {
                     self.lost.remove(&node);
-                    self.log(&format!("the association with {node} is over: {why}"));
+                    self.log_of(node, &format!("the association with {node} is over: {why}"));
                 }
                 Happened::Renew { node, request } => self.renew_peer(node, &request),
                 Happened::Renewed { certificate } => match self.keep_renewed(&certificate) {
@@ -421,9 +440,8 @@ impl Node {
             let since = self.lost.remove(&node).unwrap_or_default();
             let away = self.clock.now().saturating_sub(since).as_secs_f64();
             let name = self.engine.name_of(node);
-            self.log(&format!(
-                "linked again with {name} ({node}) after {away:.1} s"
-            ));
+            let said = format!("linked again with {name} ({node}) after {away:.1} s");
+            self.log_of(node, &said);
         }
     }
 
@@ -462,7 +480,26 @@ impl Node {
         }
     }
 
+    fn answer_metrics(&mut self) {
+        let now = self.clock.now();
+        // As the control socket.
+        let Some(mut metrics) = self.metrics.take() else {
+            return;
+        };
+        metrics.step(now, || {
+            let Report {
+                sent, delivered, ..
+            } = self.engine.report(now);
+            self.counts.sent = sent;
+            self.counts.delivered = delivered;
+            self.counts.expires = self.trust.certificate.not_after.seconds;
+            metrics::page(&self.status(), &self.counts)
+        });
+        self.metrics = Some(metrics);
+    }
+
     fn refused(&mut self, from: &str, why: &str) {
+        self.counts.refused += 1;
         self.refusals += 1;
         if self.refusals > MOST_REFUSALS {
             return;
@@ -478,7 +515,17 @@ impl Node {
     }
 
     fn log(&self, what: &str) {
-        eprintln!("{} {what}", self.today());
+        self.write_log(what, None);
+    }
+
+    /// What is about a peer.
+    fn log_of(&self, peer: NodeId, what: &str) {
+        self.write_log(what, Some(peer));
+    }
+
+    fn write_log(&self, what: &str, peer: Option<NodeId>) {
+        let (format, name) = (self.config.log, &self.config.name);
+        eprintln!("{}", log::line(format, self.today(), name, what, peer));
     }
 
     /// Waits for a while until what programs here have sent is in the ports of nodes that are there,
@@ -517,11 +564,12 @@ impl Node {
             control,
             mut programs,
             engine,
+            metrics,
             running,
             ..
         } = self;
         // Its domains are left, then the lock is let go of (W1).
-        drop(engine);
+        drop((engine, metrics));
         drop(running);
         let gone = || NodeError::Wrong {
             what: "there is no socket to hand over".to_owned(),
@@ -593,6 +641,7 @@ impl Node {
             name: self.config.name.clone(),
             incarnation: self.running.incarnation,
             listen: self.listener.address().to_string(),
+            metrics: self.config.metrics.map(|address| address.to_string()),
             certificate_until: self.trust.certificate.not_after.to_string(),
             renews_at: renew_at(&self.trust.certificate).to_string(),
             authority: Authority::load(&self.state).is_ok(),

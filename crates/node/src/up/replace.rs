@@ -16,8 +16,8 @@
 //! # Invariants
 //!
 //! - **W1** At each moment at most one of the two holds the directory's lock.
-//! - **W2** If the new one is gone before the old one has left, the old one goes on. If it is gone
-//!   later, no node runs: the sockets' files are removed, and the exit code says that it failed.
+//! - **W2** If the new one is gone before the old one begins to leave, the old one goes on. If it is
+//!   gone later, no node runs: the sockets' files are removed, and the old one fails.
 
 use std::io::Write as _;
 use std::net::SocketAddr;

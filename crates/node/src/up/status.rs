@@ -15,6 +15,8 @@ pub struct Status {
     pub incarnation: u64,
     /// Where it listens.
     pub listen: String,
+    /// Where its counters are asked for.
+    pub metrics: Option<String>,
     /// Until when its certificate is valid.
     pub certificate_until: String,
     /// From when it is renewed.
