@@ -126,7 +126,7 @@ fn a_crowd_that_says_nothing_keeps_nobody_else_away_and_is_dropped() {
     hall.init();
     hall.up();
     let address: SocketAddr = hall.address().parse().unwrap();
-    let crowd = silent("127.0.0.2", address, 100);
+    let crowd = silent("127.0.0.2", address, 40);
     // From another address one comes in at once.
     let mut roof = Machine::new("roof");
     roof.join(&hall.invite());
