@@ -66,6 +66,11 @@ pub(crate) struct RunArgs {
     /// The smallest run that shows every row; its figures say little
     #[arg(long)]
     pub(crate) quick: bool,
+    /// Run an experiment anew while others took the machine or its pace changed, so often in
+    /// all; the last one counts, whatever it finds
+    #[arg(long, value_name = "N", default_value_t = 1,
+          value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) attempts: u32,
     /// Show an earlier run's report.json beside this one
     #[arg(long, value_name = "FILE")]
     pub(crate) compare: Option<PathBuf>,

@@ -73,6 +73,9 @@ impl Build {
 pub(crate) struct Record {
     pub(crate) about: About,
     pub(crate) seconds: f64,
+    /// How often it was run: each time but the last, others took the machine or its pace changed.
+    #[serde(default = "once")]
+    pub(crate) attempts: u32,
     /// What a cache line took from processor to processor before and after it: the
     /// machine's pace. Not known with one processor.
     #[serde(default)]
@@ -284,6 +287,10 @@ fn changed(lines: impl Iterator<Item = f64>) -> Option<[f64; 2]> {
     ends.filter(|[least, most]| *most > least * PACE)
 }
 
+fn once() -> u32 {
+    1
+}
+
 #[derive(Deserialize)]
 struct Format {
     format: u32,
@@ -292,7 +299,7 @@ struct Format {
 impl Record {
     /// Why none of its figures decides anything. `before`: the load before the run, where the
     /// system does not tell what others took during the experiment.
-    fn doubts(&self, before: f64) -> Vec<String> {
+    pub(crate) fn doubts(&self, before: f64) -> Vec<String> {
         let mut doubts = Vec::new();
         let limit = Unit::Count.quote(load::BUSY);
         match self.others {
@@ -316,6 +323,17 @@ impl Record {
             ));
         }
         doubts
+    }
+
+    /// Says so if the experiment was run more than once.
+    pub(crate) fn attempts(&self) -> Option<String> {
+        (self.attempts > 1).then(|| {
+            format!(
+                "This is attempt {} of the experiment: during each earlier one others took the \
+                 machine, or its pace changed.",
+                self.attempts
+            )
+        })
     }
 
     pub(crate) fn outcome(&self) -> Option<&Outcome> {
@@ -430,6 +448,20 @@ mod tests {
                 let each = "took 60.0 ns before this experiment and 90.0 ns after it, where \
                             the run began with 100 ns";
                 assert_eq!(shown.contains(each), says, "{shown}");
+            }
+        }
+    }
+
+    #[test]
+    fn attempts_are_said_in_text_and_on_the_page() {
+        let mut report = of_pace([100e-9, 100e-9]);
+        assert_eq!(report.records[0].attempts, 1);
+        for attempts in [1, 3] {
+            report.records[0].attempts = attempts;
+            let text = crate::text::report(&report, None);
+            for shown in [text, crate::page::render(&report, None)] {
+                let says = shown.contains("This is attempt 3 of the experiment");
+                assert_eq!(says, attempts == 3, "{shown}");
             }
         }
     }

@@ -122,7 +122,14 @@ fn measure(
         to_come: Vec::new(),
     };
     for (done, experiment) in chosen.iter().enumerate() {
-        report.records.push(record(experiment, &context));
+        let load = report.machine.facts.load_before;
+        let mut found = record(experiment, &context);
+        while found.attempts < args.attempts && !found.doubts(load).is_empty() {
+            let attempts = found.attempts + 1;
+            found = record(experiment, &context);
+            found.attempts = attempts;
+        }
+        report.records.push(found);
         report.settle();
         let to_come = chosen[done + 1..].iter();
         report.to_come = to_come
@@ -161,6 +168,7 @@ fn record(experiment: &Experiment, context: &Context<'_>) -> Record {
     Record {
         about: About::of(experiment),
         seconds: took.as_secs_f64(),
+        attempts: 1,
         line_seconds: before.zip(pace(context)).map(<[f64; 2]>::from),
         others,
         result,

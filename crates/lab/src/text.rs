@@ -67,8 +67,12 @@ fn record(record: &Record, earlier: Earlier<'_>, pace: Option<&str>) -> String {
         Ending::Failed { error } => wrapped(&format!("Failed: {error}.")),
     };
     format!(
-        "{title}\n{rule}\n{}{}{body}",
+        "{title}\n{rule}\n{}{}{}{body}",
         wrapped(&record.about.hypothesis),
+        record
+            .attempts()
+            .as_deref()
+            .map_or_else(String::new, wrapped),
         pace.map_or_else(String::new, wrapped)
     )
 }
