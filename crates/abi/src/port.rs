@@ -39,7 +39,7 @@ word! {
         /// What it is doing.
         pub phase: PortPhase = 0..8,
         /// The space that it is bound to; while it moves, the space that sent it. Of a segment, the
-        /// space that is about to close or rename it, and 0 most of the time.
+        /// space that keeps it, or that is about to close it, and 0 most of the time.
         pub owner: u8 = 8..16,
         /// Serves requests (a synchronous port) instead of messages.
         pub synchronous: bool = 16..17,
@@ -52,10 +52,9 @@ word! {
         /// Is a segment: it has no owner, and lives as long as a right on it exists. Its one
         /// message, which no receiver takes, holds the memory.
         pub shared: bool = 20..21,
-        /// Of a segment: its publisher, the space in `owner`, is about to give it another name, or
-        /// has no right by that name yet. Meanwhile nobody closes it. A space that makes a right
-        /// from the name clears this.
-        pub reissuing: bool = 21..22,
+        /// Of a segment: the space in `owner`, which made it, keeps it to write it again and again.
+        /// Meanwhile no space closes it.
+        pub kept: bool = 21..22,
         /// Lets its name out: members of the domain on other nodes find it, if a node spans the
         /// domain.
         pub spanned: bool = 22..23,
@@ -88,7 +87,7 @@ impl PortStatus {
         copied: false,
         replies: false,
         shared: false,
-        reissuing: false,
+        kept: false,
         spanned: false,
         generation: 0,
         proxied: false,
@@ -414,7 +413,7 @@ mod tests {
             copied: true,
             replies: true,
             shared: true,
-            reissuing: true,
+            kept: true,
             spanned: true,
             generation: GENERATION_MASK,
             proxied: true,

@@ -415,6 +415,17 @@ impl Writer {
         }
     }
 
+    /// As [`portolan_shm::channel::Channel::will_take_back`].
+    pub(crate) fn will_take_back(&self, position: u64) {
+        self.ring.channel().will_take_back(&self.pen, position);
+    }
+
+    /// Takes a message of one unit back ([`portolan_shm::channel::Channel::take_back`]). Not on a
+    /// channel of many writers.
+    pub(crate) fn take_back(&self, position: u64, word: u64) {
+        self.ring.channel().take_back(&self.pen, position, word);
+    }
+
     /// The position that is written next; of many writers, about.
     pub fn position(&self) -> u64 {
         self.pen.position()
