@@ -21,7 +21,7 @@ use portolan_abi::name::is_name;
 use portolan_abi::port::{PortName, RightKind, RightWord, TAG_MASK, event};
 use portolan_abi::slot::Kind;
 use portolan_shm::mark;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -416,6 +416,27 @@ impl PendingReply {
             }
         }
         self.answer.is_some() || self.due.has_passed()
+    }
+
+    /// Arms it: the word that changes when the answer comes, and its value; `None` if it may be
+    /// there.
+    pub(crate) fn arm(&mut self) -> Option<(&AtomicU32, u32)> {
+        self.port.as_mut()?.port.settle();
+        let port = &mut self.port.as_mut()?.port;
+        // SeqCst: before the marks are set, as in `ReceiveRight::sleep`.
+        let seen = port.at().queue().port.sleep.doorbell.load(Ordering::SeqCst);
+        if !port.arm() {
+            port.disarm();
+            return None;
+        }
+        Some((&port.at().queue().port.sleep.doorbell, seen))
+    }
+
+    /// Is armed no more.
+    pub(crate) fn disarm(&mut self) {
+        if let Some(port) = &mut self.port {
+            port.port.disarm();
+        }
     }
 
     /// Where the answer will come in.
