@@ -159,7 +159,9 @@ fn calls_stand_beside_other_systems_and_the_papers() {
                 );
             }
         }
-        assert_eq!(cell(table, "calls", "32 B there and back")["paper"], 47e-6);
+        // Between two processors, as the paper's.
+        let paper = &cell(table, "calls", "32 B there and back")["paper"];
+        assert_eq!(paper == 47e-6, *way == "rpc-asleep-apart", "{way}");
     }
     let components = table(&outcome, "rpc-components").unwrap();
     for (row, paper) in [
@@ -263,6 +265,12 @@ fn beside_software_only(outcome: &Value) {
         assert!(client > 100.0 && server > 100.0, "{instructions}");
         assert_eq!(of("both"), client + server);
     }
+    // The transport's questions for an answer that takes long, since it is counted, are not in it.
+    let server = |column| {
+        let row = "server, from the call to its answer";
+        cell(instructions, row, column)["here"].as_f64().unwrap()
+    };
+    assert!(server(time) < 3.0 * server("null"), "{instructions}");
 }
 
 #[test]
@@ -325,7 +333,9 @@ fn another_thread_is_told_by_component_by_line_and_with_many_clients() {
         ];
         let sum: f64 = parts.map(|row| counted(row).as_f64().unwrap()).iter().sum();
         assert!(sum > 30.0, "{instructions}");
-        assert_eq!(counted("total"), sum);
+        // Figures keep five digits.
+        let total = counted("total").as_f64().unwrap();
+        assert!((total - sum).abs() <= 1e-4 * sum, "{total} {sum}");
     }
     let lines = table(&outcome, "signals-lines").unwrap();
     assert_eq!(cell(lines, "a line", "in line transfers")["here"], 1.0);

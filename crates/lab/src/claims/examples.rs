@@ -281,6 +281,20 @@ fn sources(directory: &Path, found: &mut Vec<(String, String)>) {
     }
 }
 
+/// What each experiment is stands in the crate's own place, with every claim.
+#[test]
+fn the_readme_names_every_experiment_and_every_claim() {
+    let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md");
+    let readme = fs::read_to_string(readme).unwrap();
+    let experiments = crate::experiments::ALL.iter().map(|e| e.name);
+    for name in experiments {
+        assert!(readme.contains(&format!("| `{name}` |")), "{name}");
+    }
+    for claim in ALL {
+        assert!(readme.contains(claim.id), "{}", claim.id);
+    }
+}
+
 /// An experiment that answered a claim by itself could do it by another rule.
 #[test]
 fn experiments_make_verdicts_of_claims_of_the_table_only() {

@@ -436,7 +436,8 @@ fn table(columns: &Columns, (id, title, ..): Way) -> Table {
             .map(|((column, _), paper)| {
                 let track = track(columns, column, row);
                 let cell = track.map_or_else(Cell::default, |track| track.timed().cell());
-                cell.beside((row == CALLS).then_some(paper))
+                let papers = row == CALLS && id == APART.0;
+                cell.beside(papers.then_some(paper))
             })
             .collect();
         if cells.iter().any(|cell| cell.here.is_some()) {
@@ -453,9 +454,12 @@ fn table(columns: &Columns, (id, title, ..): Way) -> Table {
     } else {
         ""
     };
-    table.note(format!(
-        "Beside our calls: the paper's, between processors that share an L2 cache.{peers}"
-    ))
+    let papers = if id == APART.0 {
+        "Beside our calls: the paper's, between processors that share an L2 cache."
+    } else {
+        "The paper's calls, between two processors, stand beside those that sleep on two."
+    };
+    table.note(format!("{papers}{peers}"))
 }
 
 type Found = [(Way, Vec<(&'static str, Vec<Track>)>)];
