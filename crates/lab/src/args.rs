@@ -51,7 +51,7 @@ pub(crate) struct ClaimsArgs {
 /// that needs nothing else, the same as JSON, and each plot as a file.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example:\n  portolan-lab run tables\n  portolan-lab run all --out after --compare before/report.json"
+    after_help = "Example:\n  portolan-lab run tables\n  portolan-lab run all --out after --compare before/report.json\n  portolan-lab run all --attempts 3"
 )]
 pub(crate) struct RunArgs {
     /// An experiment's name, or "all"
@@ -66,14 +66,17 @@ pub(crate) struct RunArgs {
     /// The smallest run that shows every row; its figures say little
     #[arg(long)]
     pub(crate) quick: bool,
-    /// Run an experiment anew while others took the machine or its pace changed, so often in
-    /// all; the last one counts, whatever it finds
-    #[arg(long, value_name = "N", default_value_t = 1,
-          value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) attempts: u32,
     /// Show an earlier run's report.json beside this one
     #[arg(long, value_name = "FILE")]
     pub(crate) compare: Option<PathBuf>,
+    /// Do an experiment so many times at the most, until neither others' work nor a change of the
+    /// machine's pace takes its answers back; the last time counts
+    #[arg(long, value_name = "TIMES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) attempts: u32,
+    /// This program built with the feature `probes`, which does `breakdown` for a build without
+    /// (default: portolan-lab-probes beside this program, if there is one)
+    #[arg(long, value_name = "PROGRAM")]
+    pub(crate) probes: Option<PathBuf>,
     /// Run as if this machine lacked a feature
     #[arg(long, value_enum, value_name = "FEATURE")]
     pub(crate) without: Vec<FeatureName>,

@@ -20,6 +20,7 @@
 //! | [`steps`] | steps of telling another thread, measured alone |
 //! | [`counter`], [`stepped`] | instructions, by the processor's counters or by stepping |
 //! | [`load`] | what others take of the machine meanwhile |
+//! | [`probed`] | another build of this program, for the experiment that needs the library's probes |
 //! | [`paper`] | figures of the papers that several experiments use |
 //! | [`child`] | what its further processes do |
 //! | [`text`], [`page`] | a report for a terminal, and for a browser |
@@ -48,6 +49,7 @@ mod outcome;
 mod page;
 mod pair;
 mod paper;
+mod probed;
 mod progress;
 mod report;
 mod run;

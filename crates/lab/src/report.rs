@@ -73,9 +73,6 @@ impl Build {
 pub(crate) struct Record {
     pub(crate) about: About,
     pub(crate) seconds: f64,
-    /// How often it was run: each time but the last, others took the machine or its pace changed.
-    #[serde(default = "once")]
-    pub(crate) attempts: u32,
     /// What a cache line took from processor to processor before and after it: the
     /// machine's pace. Not known with one processor.
     #[serde(default)]
@@ -83,6 +80,12 @@ pub(crate) struct Record {
     /// Processors that others took meanwhile. Not known where the system does not tell.
     #[serde(default)]
     pub(crate) others: Option<f64>,
+    /// Why it was done again, each time.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) again: Vec<String>,
+    /// What did it, if that is another build than the report's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) by: Option<Build>,
     pub(crate) result: Ending,
 }
 
@@ -287,16 +290,25 @@ fn changed(lines: impl Iterator<Item = f64>) -> Option<[f64; 2]> {
     ends.filter(|[least, most]| *most > least * PACE)
 }
 
-fn once() -> u32 {
-    1
-}
-
 #[derive(Deserialize)]
 struct Format {
     format: u32,
 }
 
 impl Record {
+    /// How it was done, where that is not as all others were.
+    pub(crate) fn how(&self) -> Option<String> {
+        let mut how = Vec::new();
+        if let Some(by) = &self.by {
+            how.push(format!("It was done by a build with {}.", by.features()));
+        }
+        if !self.again.is_empty() {
+            let before = self.again.join("; ");
+            how.push(format!("It was done again, because at first {before}."));
+        }
+        (!how.is_empty()).then(|| how.join(" "))
+    }
+
     /// Why none of its figures decides anything. `before`: the load before the run, where the
     /// system does not tell what others took during the experiment.
     pub(crate) fn doubts(&self, before: f64) -> Vec<String> {
@@ -323,17 +335,6 @@ impl Record {
             ));
         }
         doubts
-    }
-
-    /// Says so if the experiment was run more than once.
-    pub(crate) fn attempts(&self) -> Option<String> {
-        (self.attempts > 1).then(|| {
-            format!(
-                "This is attempt {} of the experiment: during each earlier one others took the \
-                 machine, or its pace changed.",
-                self.attempts
-            )
-        })
     }
 
     pub(crate) fn outcome(&self) -> Option<&Outcome> {
@@ -452,20 +453,6 @@ mod tests {
         }
     }
 
-    #[test]
-    fn attempts_are_said_in_text_and_on_the_page() {
-        let mut report = of_pace([100e-9, 100e-9]);
-        assert_eq!(report.records[0].attempts, 1);
-        for attempts in [1, 3] {
-            report.records[0].attempts = attempts;
-            let text = crate::text::report(&report, None);
-            for shown in [text, crate::page::render(&report, None)] {
-                let says = shown.contains("This is attempt 3 of the experiment");
-                assert_eq!(says, attempts == 3, "{shown}");
-            }
-        }
-    }
-
     /// A run in which each experiment finds such a ratio for one claim, and what was the matter
     /// meanwhile: the line before and after it, and the processors that others took.
     fn finding(found: &[(&str, f64, [f64; 2], Option<f64>)]) -> Report {
@@ -556,6 +543,27 @@ mod tests {
         report.machine.facts.load_before = 0.8;
         report.settle();
         assert_eq!(verdicts(&report, 0)[0].holds, Answer::Holds);
+    }
+
+    #[test]
+    fn it_is_said_that_an_experiment_was_done_again_or_by_another_build() {
+        let mut report = of_pace([100e-9, 100e-9]);
+        assert_eq!(report.records[0].how(), None);
+        report.records[0].again = vec!["others took 1 processors".to_owned()];
+        report.records[0].by = Some(Build {
+            features: vec!["probes".to_owned()],
+            ..report.build.clone()
+        });
+        let text = crate::text::report(&report, None);
+        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        for shown in [text, crate::page::render(&report, None)] {
+            for says in [
+                "It was done by a build with probes.",
+                "done again, because at first others took 1 processors.",
+            ] {
+                assert!(shown.contains(says), "{shown}");
+            }
+        }
     }
 
     #[test]

@@ -17,6 +17,7 @@ use crate::line;
 use crate::load::Watch;
 use crate::machine::{self, Machine};
 use crate::page;
+use crate::probed::Probed;
 use crate::progress::Progress;
 use crate::report::{About, Build, Ending, FORMAT, Record, Report, Stated};
 use crate::text;
@@ -104,6 +105,7 @@ fn measure(
     let cpus = Cpus::choose();
     cpus::pin(cpus.ours)?;
     let features = Features::probe(&args.without);
+    let probed = Probed::of(args);
     let progress = Progress::new();
     let context = Context {
         quick: args.quick,
@@ -122,14 +124,12 @@ fn measure(
         to_come: Vec::new(),
     };
     for (done, experiment) in chosen.iter().enumerate() {
-        let load = report.machine.facts.load_before;
-        let mut found = record(experiment, &context);
-        while found.attempts < args.attempts && !found.doubts(load).is_empty() {
-            let attempts = found.attempts + 1;
-            found = record(experiment, &context);
-            found.attempts = attempts;
-        }
-        report.records.push(found);
+        let before = report.machine.facts.load_before;
+        let record = undoubted(args.attempts, before, || match probed.program(experiment) {
+            Some(program) => elsewhere(&probed, program, experiment, &context),
+            None => record(experiment, &context),
+        });
+        report.records.push(record);
         report.settle();
         let to_come = chosen[done + 1..].iter();
         report.to_come = to_come
@@ -139,6 +139,49 @@ fn measure(
     }
     progress.finish();
     Ok(report)
+}
+
+/// Does an experiment up to so many times, until nothing takes its answers back. Whether it is done
+/// again does not depend on what it found.
+fn undoubted(attempts: u32, before: f64, mut attempt: impl FnMut() -> Record) -> Record {
+    let mut again = Vec::new();
+    loop {
+        let mut record = attempt();
+        let doubts = record.doubts(before);
+        let left = again.len() + 1 < attempts as usize;
+        // Another build of this program has made its own attempts.
+        if doubts.is_empty() || !left || record.outcome().is_none() || record.by.is_some() {
+            record.again.extend(again);
+            return record;
+        }
+        again.push(doubts.join(" and "));
+    }
+}
+
+/// What another build of this program found.
+fn elsewhere(
+    probed: &Probed,
+    program: &Path,
+    experiment: &Experiment,
+    context: &Context<'_>,
+) -> Record {
+    context.progress.experiment(experiment.name);
+    let start = Instant::now();
+    probed.record(program, experiment).unwrap_or_else(|error| {
+        let took = start.elapsed();
+        context.progress.done(experiment.name, took, "failed");
+        Record {
+            about: About::of(experiment),
+            seconds: took.as_secs_f64(),
+            line_seconds: None,
+            others: None,
+            again: Vec::new(),
+            by: None,
+            result: Ending::Failed {
+                error: error.to_string(),
+            },
+        }
+    })
 }
 
 fn record(experiment: &Experiment, context: &Context<'_>) -> Record {
@@ -168,9 +211,10 @@ fn record(experiment: &Experiment, context: &Context<'_>) -> Record {
     Record {
         about: About::of(experiment),
         seconds: took.as_secs_f64(),
-        attempts: 1,
         line_seconds: before.zip(pace(context)).map(<[f64; 2]>::from),
         others,
+        again: Vec::new(),
+        by: None,
         result,
     }
 }
@@ -210,4 +254,50 @@ fn write(path: &Path, text: &str) -> Result<()> {
 fn unwritable(path: &Path) -> impl FnOnce(io::Error) -> LabError {
     let path = path.to_owned();
     move |source| LabError::Output { path, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::outcome::Outcome;
+
+    fn attempt(others: f64, result: Ending) -> Record {
+        Record {
+            about: About::of(ALL[0]),
+            seconds: 1.0,
+            line_seconds: Some([100e-9, 100e-9]),
+            others: Some(others),
+            again: Vec::new(),
+            by: None,
+            result,
+        }
+    }
+
+    /// Attempts beside others that take so much; how many are made, and what the last one says.
+    fn made(attempts: u32, others: &[f64], result: fn() -> Ending) -> (usize, Record) {
+        let mut made = 0;
+        let record = undoubted(attempts, 0.0, || {
+            made += 1;
+            attempt(others[made - 1], result())
+        });
+        (made, record)
+    }
+
+    #[test]
+    fn an_experiment_is_done_again_until_nothing_takes_its_answers_back() {
+        let done = || Ending::Done(Outcome::default());
+        let (attempts, record) = made(3, &[0.9, 0.0, 0.0], done);
+        assert_eq!((attempts, record.others), (2, Some(0.0)));
+        assert_eq!(record.again.len(), 1);
+        assert!(record.again[0].contains("others took 0.9"), "{record:?}");
+        // No more often than was asked for; and the last counts, however it was.
+        let (attempts, record) = made(2, &[0.9, 0.8], done);
+        assert_eq!((attempts, record.others), (2, Some(0.8)));
+        assert_eq!(made(1, &[0.9], done).0, 1);
+        // What was not done is not done again.
+        let failed = || Ending::Failed {
+            error: "e".to_owned(),
+        };
+        assert_eq!(made(3, &[0.9], failed).0, 1);
+    }
 }

@@ -194,9 +194,10 @@ fn record(record: &Record, earlier: Earlier<'_>, pace: Option<&str>) -> String {
         element("p", method),
         classed("p", "muted", &took)
     );
-    for said in [record.attempts().as_deref(), pace].into_iter().flatten() {
-        page += &classed("p", "warning", said);
-    }
+    page += &pace.map_or_else(String::new, |pace| classed("p", "warning", pace));
+    page += &record
+        .how()
+        .map_or_else(String::new, |how| classed("p", "muted", &how));
     page += &match &record.result {
         Ending::Done(outcome) => self::outcome(outcome, earlier),
         Ending::LeftOut { why } => classed("p", "warning", &format!("Left out: {why}.")),
