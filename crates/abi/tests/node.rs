@@ -106,6 +106,7 @@ fn examples() -> Vec<(Record<'static>, &'static str)> {
         ),
         (Record::Renew(b"request"), "72657175 657374"),
         (Record::Renewed(b"certificate"), "63657274 69666963 617465"),
+        (Record::Statement(b"statement"), "73746174 656d656e 74"),
         (
             Record::Message(message(Kind::Request)),
             "01010000 03000000 02000000 05000000 11000000 00000000 01000000 00000000 \

@@ -7,6 +7,7 @@
 //! | [`config`] | node.toml |
 //! | [`state`] | the state directory: one user, whole files, keys that only their owner reads |
 //! | [`authority`] | keys and certificates: made, signed, renewed |
+//! | [`statements`] | what the authority has stated to all nodes: who is refused, which key follows which |
 //! | [`token`] | the line that lets a newcomer in |
 //! | [`invitations`] | tokens that were given out, each good once |
 //! | [`join`] | what a newcomer and the node that lets it in say to one another |
@@ -28,6 +29,7 @@ pub mod join;
 pub mod lab;
 pub mod span_table;
 pub mod state;
+pub mod statements;
 pub mod token;
 pub mod up;
 

@@ -4,7 +4,7 @@
 //! node.toml           what it is to do
 //! node.key            its private key, 0600          node.crt       its certificate
 //! authority.key       the authority's, 0600, on nodes that let others in
-//! authority.crt       whom it believes
+//! authority.crt       whom it believes             statements     what the authority has stated
 //! incarnation         how often it was started       lock           held while it runs
 //! invitations/ID      0600, good once                forgotten      nodes that it refuses
 //! audit.log           who came, and who did not      control.sock   of the running node
@@ -137,6 +137,18 @@ impl State {
         sync_folder(path.parent().unwrap_or(&self.path))
     }
 
+    /// Puts a file in the place of another one.
+    ///
+    /// # Errors
+    ///
+    /// [`NodeError::File`].
+    pub fn rename(&self, from: &str, to: &str) -> Result<()> {
+        let path = self.file(to);
+        std::fs::rename(self.file(from), &path)
+            .map_err(NodeError::file("cannot rename to", &path))?;
+        sync_folder(&self.path)
+    }
+
     fn write_new(&self, path: &Path, contents: &str) -> Result<()> {
         let failed = || NodeError::file("cannot write", path);
         let mut options = OpenOptions::new();
@@ -170,7 +182,11 @@ impl State {
     }
 
     /// The lock of the directory, which the kernel takes back when its holder ends.
-    fn lock(&self) -> Result<File> {
+    ///
+    /// # Errors
+    ///
+    /// [`NodeError::InUse`].
+    pub fn lock(&self) -> Result<File> {
         let path = self.file("lock");
         let mut options = OpenOptions::new();
         let options = options.write(true).create(true).truncate(false).mode(0o600);
@@ -209,7 +225,7 @@ impl State {
         Ok(Config::read(&text, &self.file("node.toml"))?)
     }
 
-    /// The nodes that this one refuses.
+    /// The nodes that this one refuses for itself, whatever the authority states.
     ///
     /// # Errors
     ///

@@ -42,6 +42,7 @@ mod names;
 mod node_id;
 mod programs;
 mod record;
+mod statement;
 
 pub use fragment::{FRAGMENT_MAGIC, FragmentHead, FragmentKind, MAX_FRAGMENT};
 pub use greeting::{
@@ -57,6 +58,7 @@ pub use record::{
     Announce, Dead, DeadReason, Lent, MAX_RECORD, PORT_SECRET, PortId, Record, RecordFlags,
     RecordHead, RecordKind, Resolve, ResolveFailure, Sent,
 };
+pub use statement::{MAX_STATEMENT, Stated, Statement, StatementHead, StatementKind, to_sign};
 
 /// The wire versions that this build speaks.
 pub const WIRE: Versions = Versions {

@@ -30,6 +30,8 @@ codes! {
         Renew = 5,
         /// [`Record::Renewed`].
         Renewed = 6,
+        /// [`Record::Statement`].
+        Statement = 7,
         /// [`Record::Message`].
         Message = 8,
         /// [`Record::Answer`].
@@ -332,6 +334,8 @@ pub enum Record<'a> {
     Renew(&'a [u8]),
     /// The certificate.
     Renewed(&'a [u8]),
+    /// What the cluster's authority states ([`super::Statement`]), passed on as it is.
+    Statement(&'a [u8]),
     /// A message of a flow: the number is its own.
     Message(MessageRecord<'a>),
     /// The answer to a request.
@@ -421,6 +425,10 @@ impl<'a> Record<'a> {
             Self::Renewed(certificate) => {
                 out.extend(*certificate);
                 K::Renewed
+            }
+            Self::Statement(statement) => {
+                out.extend(*statement);
+                K::Statement
             }
             Self::Message(message) => {
                 message.put(out);
@@ -522,6 +530,7 @@ impl<'a> Record<'a> {
             K::Bye => Self::Bye(from.field("bye")?),
             K::Renew => Self::Renew(certificate(head, from)?),
             K::Renewed => Self::Renewed(certificate(head, from)?),
+            K::Statement => Self::Statement(certificate(head, from)?),
             K::Message => Self::Message(MessageRecord::get(from, false)?),
             K::Answer => Self::Answer(MessageRecord::get(from, true)?),
             K::Ack if head.flow == super::ANSWERS => {

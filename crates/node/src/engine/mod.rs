@@ -116,6 +116,13 @@ pub enum Happened {
         /// What it says is the certificate.
         certificate: Vec<u8>,
     },
+    /// A peer passes on what the cluster's authority states: nothing of it was checked.
+    Stated {
+        /// The peer.
+        node: NodeId,
+        /// The statement.
+        statement: Vec<u8>,
+    },
     /// A domain cannot be spanned any more.
     SpanLost {
         /// Its name among nodes.
@@ -243,6 +250,24 @@ impl Engine {
         self.node.renewed(node, certificate);
     }
 
+    /// Passes a statement of the authority on to all peers, now and whenever they are linked.
+    pub fn state(&mut self, statement: &[u8]) {
+        self.node.state(statement);
+        for link in self.links.values_mut() {
+            link.again = true;
+        }
+    }
+
+    /// Ends all connections, so that the next ones show and check certificates anew. Associations go
+    /// on over them.
+    pub fn cut(&mut self) {
+        for link in self.links.values_mut() {
+            let why = "certificates are checked anew".to_owned();
+            link.over.get_or_insert(why);
+        }
+        self.close_links();
+    }
+
     // The loop.
 
     /// What to wait for.
@@ -368,6 +393,10 @@ impl Engine {
             }
             Event::Renewed { certificate, .. } => {
                 self.happened.push(Happened::Renewed { certificate });
+            }
+            Event::Stated { peer, statement } => {
+                let node = peer;
+                self.happened.push(Happened::Stated { node, statement });
             }
             Event::Ended { request, outcome } => self.ended(request, outcome),
             _ => {}

@@ -180,6 +180,7 @@ impl Engine {
                     proxy.sent -= 1;
                     return !matches!(refused.why, Unsent::Dead);
                 }
+                self.machine.sent += 1;
             }
             Taken::Request(message, answer) if synchronous => {
                 match self.machine.outgoing(message) {
@@ -205,6 +206,7 @@ impl Engine {
         match self.node.request(flow, domain, None, message) {
             Ok(request) => {
                 proxy.sent += 1;
+                self.machine.sent += 1;
                 let asking = Asking { domain, answer };
                 self.machine.asking.insert(request, asking);
                 true

@@ -103,6 +103,10 @@ pub struct Report {
     pub questions: usize,
     /// Messages and answers that could not travel, or had no place here.
     pub left_behind: u64,
+    /// Messages that were sent to other nodes.
+    pub sent: u64,
+    /// Messages of other nodes that were put into ports here.
+    pub delivered: u64,
 }
 
 impl Engine {
@@ -161,6 +165,8 @@ impl Engine {
             peers: self.peers(now),
             questions: self.questions.count(),
             left_behind: self.machine.left_behind,
+            sent: self.machine.sent,
+            delivered: self.machine.delivered,
         }
     }
 

@@ -15,12 +15,16 @@ pub struct Status {
     pub incarnation: u64,
     /// Where it listens.
     pub listen: String,
+    /// Where its counters are asked for.
+    pub metrics: Option<String>,
     /// Until when its certificate is valid.
     pub certificate_until: String,
     /// From when it is renewed.
     pub renews_at: String,
-    /// Whether it has the authority's key.
+    /// Whether it has the authority's key, and signs with it.
     pub authority: bool,
+    /// The authorities that it believes.
+    pub authorities: Vec<AuthorityStatus>,
     /// Nodes that it refuses.
     pub forgotten: Vec<String>,
     /// Nodes that it knows, and addresses that it tries.
@@ -29,6 +33,17 @@ pub struct Status {
     pub spans: Vec<SpanStatus>,
     /// Messages and answers that could not travel, or had no place here.
     pub left_behind: u64,
+}
+
+/// An authority that it believes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AuthorityStatus {
+    /// The id of its key.
+    pub key: String,
+    /// The id of the key that it follows.
+    pub follows: Option<String>,
+    /// Until when it is believed, if not for good.
+    pub until: Option<String>,
 }
 
 /// A domain that it spans, or is to.

@@ -1,5 +1,9 @@
 //! Nodes as processes over loopback: making, inviting, joining, links, forgetting, ends.
 
+mod authority;
+mod formats;
+mod operation;
+mod peers;
 mod scene;
 mod session;
 
@@ -374,25 +378,6 @@ fn garbage_at_the_listener_and_at_the_control_socket_harms_nobody() {
             .count()
             >= 3
     );
-}
-
-#[test]
-fn a_full_disk_is_named_and_nothing_is_half_written() {
-    // A directory on a file system of its own needs a mount namespace.
-    let Some(hall) = Machine::on_small_disk("hall") else {
-        println!("skipped: this system lets nobody make a mount namespace");
-        return;
-    };
-    let output = hall;
-    assert!(output.contains("first: 0"), "{output}");
-    assert!(output.contains("full: 1"), "{output}");
-    assert!(output.contains("no room to write"), "{output}");
-    assert!(
-        output.contains("free some room there; nothing was changed"),
-        "{output}"
-    );
-    assert!(output.contains("incarnation: 41"), "{output}");
-    assert!(output.contains("left behind: 0"), "{output}");
 }
 
 #[test]

@@ -32,6 +32,8 @@ pub(super) struct Connection {
     /// It asks for a certificate with this, and answers with that.
     pub(super) renew: Option<Vec<u8>>,
     pub(super) renewed: Option<Vec<u8>>,
+    /// So many of the node's statements were said on it.
+    pub(super) stated: usize,
     /// It says this, and then nothing.
     pub(super) bye: Option<ByeReason>,
     is_bye_sent: bool,
@@ -52,6 +54,7 @@ impl Connection {
             ping: false,
             renew: None,
             renewed: None,
+            stated: 0,
             bye: None,
             is_bye_sent: false,
         }
@@ -93,6 +96,18 @@ impl Connection {
             return Some(Record::Renewed(&certificate).with(sent));
         }
         None
+    }
+
+    /// The next of the node's statements that was not said on it.
+    pub(super) fn next_statement(&mut self, all: &[Vec<u8>]) -> Option<Vec<u8>> {
+        let statement = all.get(self.stated).filter(|_| self.carries())?;
+        self.stated += 1;
+        // A build that does not know them goes on without.
+        let sent = Sent {
+            flags: RecordFlags::OPTIONAL,
+            ..Sent::default()
+        };
+        Some(Record::Statement(statement).with(sent))
     }
 
     /// It carries what an association says.

@@ -50,6 +50,8 @@ pub struct Node<P> {
     pub(super) granted: BTreeSet<DomainKey>,
     /// Peers that are refused.
     pub(super) forgotten: BTreeSet<NodeId>,
+    /// What the cluster's authority has stated: said on each connection, from the first on.
+    pub(super) statements: Vec<Vec<u8>>,
     pub(super) last_proposal: u64,
     pub(super) last_association: u64,
     /// The wall clock, and when it was read.
@@ -88,6 +90,7 @@ impl<P: Clone> Node<P> {
             served: BTreeSet::new(),
             granted: BTreeSet::new(),
             forgotten: BTreeSet::new(),
+            statements: Vec::new(),
             // Of no earlier incarnation.
             last_proposal: settings.incarnation << 32,
             last_association: 0,
@@ -329,6 +332,7 @@ impl<P: Clone> Node<P> {
     pub fn poll_record(&mut self, now: Time, id: ConnectionId) -> Option<OutRecord<P>> {
         let connection = self.connections.get_mut(&id)?;
         let own = connection.next_record(now);
+        let own = own.or_else(|| connection.next_statement(&self.statements));
         let record = match own {
             Some(bytes) => Some(bytes),
             None if connection.carries() => {

@@ -402,6 +402,13 @@ pub enum Event<P> {
         /// What it says is the certificate.
         certificate: Vec<u8>,
     },
+    /// A peer passes on what the cluster's authority states: nothing of it was checked.
+    Stated {
+        /// The peer.
+        peer: NodeId,
+        /// The statement.
+        statement: Vec<u8>,
+    },
     /// The end of a request.
     Ended {
         /// Which.
