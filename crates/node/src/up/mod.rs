@@ -13,6 +13,7 @@
 
 mod control;
 mod dial;
+mod members;
 mod programs;
 mod spans;
 mod status;
@@ -45,6 +46,7 @@ use crate::state::{Running, State};
 use crate::{NodeError, Result};
 use control::Control;
 use dial::{Dial, Phase};
+use members::Members;
 use programs::Programs;
 use spans::Spans;
 
@@ -94,6 +96,7 @@ struct Node {
     transport: Tcp,
     listener: Box<dyn Listener>,
     dials: Vec<Dial>,
+    members: Members,
     guests: Vec<Guest>,
     rates: Rates,
     /// There, but while it answers.
@@ -154,6 +157,7 @@ impl Node {
             names: Arc::new(event),
             state: state.clone(),
             guests: Vec::new(),
+            members: Members::default(),
             rates: Rates::default(),
             looks_at: now,
             refusals: 0,
@@ -168,6 +172,7 @@ impl Node {
             certificate,
         };
         node.look();
+        node.tell_members();
         Ok(node)
     }
 
@@ -349,8 +354,14 @@ impl Node {
                         dial.failure = Some(why.clone());
                     }
                 }
-                Happened::Over { node, why } => {
+                Happened::Members {
+                    node,
+                    remote,
+                    members,
+                } => self.hear_of_members(node, remote.as_ref(), members),
+                Happened::Over { node, why, left } => {
                     self.lost.remove(&node);
+                    self.member_is_gone(node, !left);
                     self.log(&format!("the association with {node} is over: {why}"));
                 }
                 Happened::Renew { node, request } => match self.sign(node, &request) {
@@ -428,6 +439,7 @@ impl Node {
     fn look(&mut self) {
         self.looks_at = self.clock.now() + LOOK;
         self.refusals = 0;
+        self.sweep_members();
         let now = self.today();
         // What cannot be swept now is refused by its time.
         let _ = crate::invitations::sweep(&self.state, now);
@@ -490,6 +502,7 @@ impl Node {
         let now = self.clock.now();
         for node in forgotten {
             self.engine.forget(now, node);
+            self.member_is_gone(node, false);
         }
         match self.state.config() {
             Ok(config) => {
@@ -547,11 +560,8 @@ impl Node {
         let now = self.clock.now();
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-        let address_of = |node: NodeId| {
-            let mut dials = self.dials.iter();
-            let dial = dials.find(|d| d.node == Some(node) && matches!(d.phase, Phase::Linked));
-            dial.map(|dial| dial.target.clone())
-        };
+        // A peer is told of once: with what is said of its connection, if that is made anew.
+        let dial_of = |node: NodeId| self.dials.iter().find(|dial| dial.node == Some(node));
         let Report {
             spans,
             peers,
@@ -564,32 +574,31 @@ impl Node {
             .map(|peer| PeerStatus {
                 node: Some(peer.node.to_string()),
                 name: Some(peer.name.clone()).filter(|name| !name.is_empty()),
-                address: address_of(peer.node),
-                state: match (peer.is_up, peer.is_unreachable) {
-                    (_, true) => PeerState::Unreachable,
-                    (false, false) => PeerState::Connecting,
-                    (true, false) => PeerState::Up,
+                address: dial_of(peer.node).and_then(Dial::configured),
+                heard_at: dial_of(peer.node).and_then(Dial::heard_at),
+                state: match (peer.is_up, peer.is_linked, peer.is_unreachable) {
+                    (_, _, true) => PeerState::Unreachable,
+                    (true, true, false) => PeerState::Up,
+                    _ => dial_of(peer.node).map_or(PeerState::Connecting, Dial::state),
                 },
                 for_ms: millis(peer.lasts),
                 round_trip_us: peer.round_trip.map(micros),
                 sent_bytes: peer.bytes.0,
                 received_bytes: peer.bytes.1,
                 in_flight_bytes: peer.in_flight.0,
-                failure: None,
+                failure: dial_of(peer.node).and_then(|dial| dial.failure.clone()),
             })
             .collect();
-        let dialled = self
-            .dials
-            .iter()
-            .filter(|dial| !matches!(dial.phase, Phase::Linked));
+        let dialled = self.dials.iter().filter(|dial| {
+            let is_told = peers.iter().any(|peer| dial.node == Some(peer.node));
+            !is_told && !matches!(dial.phase, Phase::Linked)
+        });
         let dialled = dialled.map(|dial| PeerStatus {
             node: dial.node.map(|node| node.to_string()),
             name: None,
-            address: Some(dial.target.clone()),
-            state: match dial.phase {
-                Phase::Waiting(_) if dial.failure.is_some() => PeerState::Waiting,
-                _ => PeerState::Connecting,
-            },
+            address: dial.configured(),
+            heard_at: dial.heard_at(),
+            state: dial.state(),
             for_ms: millis(now.saturating_sub(dial.since)),
             round_trip_us: None,
             sent_bytes: 0,

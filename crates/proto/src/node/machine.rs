@@ -48,6 +48,8 @@ pub struct Node<P> {
     pub(super) events: VecDeque<Event<P>>,
     pub(super) served: BTreeSet<PortKey>,
     pub(super) granted: BTreeSet<DomainKey>,
+    /// Members that it tells its peers of, and where they are reached.
+    pub(super) members: Vec<(NodeId, String)>,
     /// Peers that are refused.
     pub(super) forgotten: BTreeSet<NodeId>,
     pub(super) last_proposal: u64,
@@ -87,6 +89,7 @@ impl<P: Clone> Node<P> {
             events: VecDeque::new(),
             served: BTreeSet::new(),
             granted: BTreeSet::new(),
+            members: Vec::new(),
             forgotten: BTreeSet::new(),
             // Of no earlier incarnation.
             last_proposal: settings.incarnation << 32,
@@ -328,7 +331,7 @@ impl<P: Clone> Node<P> {
     /// The next record to write on a connection.
     pub fn poll_record(&mut self, now: Time, id: ConnectionId) -> Option<OutRecord<P>> {
         let connection = self.connections.get_mut(&id)?;
-        let own = connection.next_record(now);
+        let own = connection.next_record(now, &self.members);
         let record = match own {
             Some(bytes) => Some(bytes),
             None if connection.carries() => {
