@@ -470,7 +470,7 @@ fn peers(peers: &[PeerStatus]) -> String {
             format!("{seconds} s"),
             peer.round_trip_us
                 .map_or("-".to_owned(), |us| format!("{us} us")),
-            or_none(&peer.address),
+            or_none(&peer.address.clone().or_else(|| peer.heard_at.clone())),
         ]);
     }
     let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);

@@ -99,6 +99,7 @@ fn each_planted_fault_is_found() {
             Fault::ServesLast => &["N10"],
             Fault::ForgetsRequests => &["N11"],
             Fault::BelievesFlows => &["N12"],
+            Fault::MixesTransfers => &["N14"],
             Fault::ForgetsToResend | Fault::KeepsAnswers | Fault::KeepsCredit => &["N13"],
         };
         // The rarest shows in one plan of some fifty.

@@ -47,10 +47,11 @@ use std::time::Duration;
 use portolan::PendingReply;
 use portolan_abi::node::{ByeReason, DeadReason, NodeId, PortId, ResolveFailure};
 use portolan_proto::node::{
-    Answer, Authenticated, ConnectionId, DomainKey, Event, Node, PortKey, PortSettings, Settings,
+    Answer, Authenticated, ConnectionId, DomainKey, Event, Node, Over, PortKey, PortSettings,
+    Settings,
 };
 use portolan_sys::process::random;
-use portolan_transport::{Connection, TransportError};
+use portolan_transport::{Address, Connection, TransportError};
 
 pub use report::{Report, SpanReport};
 
@@ -103,6 +104,17 @@ pub enum Happened {
         node: NodeId,
         /// Why.
         why: String,
+        /// The peer has ended in good order.
+        left: bool,
+    },
+    /// A peer tells of members of the cluster, itself among them.
+    Members {
+        /// The peer.
+        node: NodeId,
+        /// Where its connection leads to.
+        remote: Option<Address>,
+        /// Which, and where they are reached: an allegation.
+        members: Vec<(NodeId, String)>,
     },
     /// A peer wants its key signed again.
     Renew {
@@ -237,6 +249,11 @@ impl Engine {
         self.links.is_empty()
     }
 
+    /// Tells all peers which members there are, this node too, and where they are reached.
+    pub fn tell_members(&mut self, members: Vec<(NodeId, String)>) {
+        self.node.set_members(members);
+    }
+
     /// Asks all peers to sign the key of this node again; those that can, answer.
     pub fn ask_renewal(&mut self, request: &[u8]) {
         let peers: Vec<NodeId> = self.node.peers().collect();
@@ -363,8 +380,9 @@ impl Engine {
                 self.is_silent(peer, true);
                 self.given_up(peer, association);
                 self.forget_requests(peer, association);
+                let left = why == Over::Bye(ByeReason::Leaving);
                 let (node, why) = (peer, why.to_string());
-                self.happened.push(Happened::Over { node, why });
+                self.happened.push(Happened::Over { node, why, left });
                 self.tell_nodes();
             }
             Event::Close {
@@ -387,6 +405,19 @@ impl Engine {
                 self.flow_is_dead(flow);
             }
             Event::Unused { port } => self.is_unused(port),
+            Event::Members { peer, members } => {
+                let link = self
+                    .node
+                    .connection(peer)
+                    .and_then(|id| self.links.get(&id));
+                let remote = link.and_then(|link| link.connection.remote());
+                let node = peer;
+                self.happened.push(Happened::Members {
+                    node,
+                    remote,
+                    members,
+                });
+            }
             Event::Renew { peer, request } => {
                 let node = peer;
                 self.happened.push(Happened::Renew { node, request });

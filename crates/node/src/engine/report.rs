@@ -79,6 +79,8 @@ pub struct PeerReport {
     pub name: String,
     /// There is an association.
     pub is_up: bool,
+    /// A connection carries it.
+    pub is_linked: bool,
     /// It has been silent for too long.
     pub is_unreachable: bool,
     /// For how long it has been as it is, or silent.
@@ -214,6 +216,7 @@ impl Engine {
                         .map(|view| view.name.clone())
                         .unwrap_or_default(),
                     is_up,
+                    is_linked: self.is_linked(node),
                     is_unreachable,
                     lasts: now.saturating_sub(since.unwrap_or(now)),
                     round_trip: view.and_then(|view| view.round_trip),

@@ -87,6 +87,8 @@ pub struct PeerStatus {
     pub name: Option<String>,
     /// Where it is tried, if node.toml says.
     pub address: Option<String>,
+    /// Where it is tried because another node has told of it.
+    pub heard_at: Option<String>,
     /// How the link is.
     pub state: PeerState,
     /// For how many milliseconds.

@@ -145,9 +145,10 @@ impl Node {
             self.log("the authority has stated that this node is refused");
         }
         self.cluster.forget(forgotten.iter().copied());
-        let now = self.clock.now();
-        for node in forgotten.into_iter().filter(|node| *node != self.id) {
+        let (now, own) = (self.clock.now(), self.id);
+        for node in forgotten.into_iter().filter(|node| *node != own) {
             self.engine.forget(now, node);
+            self.member_is_gone(node, false);
         }
     }
 
@@ -263,6 +264,7 @@ impl Node {
         let clock = self.clock.now();
         self.looks_at = clock + LOOK;
         self.refusals = 0;
+        self.sweep_members();
         self.trust.wrong.clear();
         self.trust.renewals.retain(|_, bucket| !bucket.is_full(clock));
         let now = self.today();

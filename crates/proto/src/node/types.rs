@@ -395,6 +395,13 @@ pub enum Event<P> {
         /// Its signing request.
         request: Vec<u8>,
     },
+    /// What a peer says of members of the cluster, itself among them.
+    Members {
+        /// The peer.
+        peer: NodeId,
+        /// Which, and where they are reached: an allegation.
+        members: Vec<(NodeId, String)>,
+    },
     /// A peer has signed the key of this node.
     Renewed {
         /// The peer.
