@@ -108,7 +108,7 @@ pub(crate) enum CliError {
         source: io::Error,
     },
     /// The system's: nodes, or the programs beside them, failed.
-    #[error("the nodes of the demo failed:\n{}", .said.trim_end())]
+    #[error("the nodes failed:\n{}", .said.trim_end())]
     Lab { said: String },
     /// Ours: the data that arrived is not the data that was sent.
     #[error("{carrier}: {what} has digest {found}, expected {expected}")]
