@@ -69,6 +69,17 @@ pub struct LentReport {
     pub waiting: Vec<String>,
 }
 
+/// What was lost with a peer, or with ports of it, since this node was started.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LostReport {
+    /// Its id.
+    pub node: String,
+    /// Its name.
+    pub name: String,
+    /// Messages of programs here that were sent, and had not arrived as far as was known.
+    pub messages: u64,
+}
+
 /// A peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -105,6 +116,8 @@ pub struct Report {
     pub questions: usize,
     /// Messages and answers that could not travel, or had no place here.
     pub left_behind: u64,
+    /// Messages that were lost.
+    pub lost: Vec<LostReport>,
 }
 
 impl Engine {
@@ -158,11 +171,18 @@ impl Engine {
                 serving: span.serving().len(),
             });
         }
+        let lost = self.proxies.lost.iter();
+        let lost = lost.map(|(node, messages)| LostReport {
+            node: node.to_string(),
+            name: self.machine.name_of(*node),
+            messages: *messages,
+        });
         Report {
             spans,
             peers: self.peers(now),
             questions: self.questions.count(),
             left_behind: self.machine.left_behind,
+            lost: lost.collect(),
         }
     }
 

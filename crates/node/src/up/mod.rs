@@ -359,10 +359,20 @@ impl Node {
                     remote,
                     members,
                 } => self.hear_of_members(node, remote.as_ref(), members),
-                Happened::Over { node, why, left } => {
+                Happened::Over {
+                    node,
+                    why,
+                    left,
+                    lost,
+                } => {
                     self.lost.remove(&node);
                     self.member_is_gone(node, !left);
                     self.log(&format!("the association with {node} is over: {why}"));
+                    if lost > 0 {
+                        self.log(&format!(
+                            "{lost} messages of programs here are lost with {node}"
+                        ));
+                    }
                 }
                 Happened::Renew { node, request } => match self.sign(node, &request) {
                     Ok(certificate) => self.engine.renewed(node, &certificate),
@@ -566,6 +576,7 @@ impl Node {
             spans,
             peers,
             left_behind,
+            lost,
             ..
         } = self.engine.report(now);
         let spans = self.spans.status(spans);
@@ -619,6 +630,7 @@ impl Node {
             peers: linked.into_iter().chain(dialled).collect(),
             spans,
             left_behind,
+            lost,
         }
     }
 }

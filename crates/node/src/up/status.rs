@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::engine::SpanReport;
+use crate::engine::{LostReport, SpanReport};
 
 /// A running node.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -29,6 +29,8 @@ pub struct Status {
     pub spans: Vec<SpanStatus>,
     /// Messages and answers that could not travel, or had no place here.
     pub left_behind: u64,
+    /// Messages that were lost with a peer that was given up, or with its ports.
+    pub lost: Vec<LostReport>,
 }
 
 /// A domain that it spans, or is to.
