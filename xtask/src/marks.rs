@@ -193,6 +193,7 @@ pub(crate) static MARKS: [&str; 278] = [
     "offer.withdrawn",
     "proxy.changed",
     "proxy.changing",
+    "proxy.reach",
     "public.shown",
     "public.taken",
     "receive.before_retire",
@@ -281,6 +282,8 @@ pub(crate) static MARKS: [&str; 278] = [
     "update.kernel",
     "watch.fired",
     "watch.firing",
+    "watch.reach_told",
+    "watch.reaching",
     "watch.taken",
 ];
 

@@ -71,6 +71,8 @@ word! {
 
 /// The bit [`PortStatus::proxied`].
 const PROXIED: u64 = 1 << 56;
+/// The bit [`PortStatus::unreachable`].
+const UNREACHABLE: u64 = 1 << 57;
 
 /// Bits of a port's generation.
 pub const GENERATION_BITS: u32 = 24;
@@ -100,6 +102,13 @@ impl PortStatus {
     pub const fn takes_elsewhere(generation: u32, synchronous: Option<bool>) -> (u64, u64) {
         let (mask, value) = Self::takes(generation, synchronous);
         (mask, value | PROXIED)
+    }
+
+    /// The same of a proxied port that takes messages, its node silent or not: for a question about
+    /// what it took before.
+    pub const fn takes_flush(generation: u32) -> (u64, u64) {
+        let (mask, value) = Self::takes_elsewhere(generation, Some(false));
+        (mask & !UNREACHABLE, value)
     }
 
     /// A mask, and what a status word under it must be, for a port of this generation that
@@ -397,6 +406,9 @@ pub mod event {
     /// A request will not be answered, and the port had no room for a word that says so; its
     /// tag stands beside the events.
     pub const UNANSWERED: u32 = 4;
+    /// A watched port on another node may be within reach again, or out of it; the watch table says
+    /// which.
+    pub const REACH: u32 = 8;
 }
 
 #[cfg(test)]
@@ -497,6 +509,8 @@ mod tests {
                 let (mask, value) = PortStatus::takes_elsewhere(7, synchronous);
                 assert_eq!(status.pack() & mask == value, elsewhere, "{status:?}");
             }
+            let (mask, value) = PortStatus::takes_flush(7);
+            assert_eq!(status.pack() & mask == value, status.proxied, "{status:?}");
         }
         let right = RightWord {
             kind: RightKind::Receive,

@@ -13,7 +13,7 @@ mod support;
 use loom::thread;
 use portolan_abi::port::{PortName, PortPhase, PortStatus, event};
 use portolan_shm::atomic::death;
-use portolan_shm::atomic::{AtomicU64, Ordering};
+use portolan_shm::atomic::{AtomicU64, Ordering, fence};
 use portolan_shm::queue::PortEntry;
 use portolan_shm::rights::{
     Mark, Purpose, RightEntry, RightRow, forget_mark, is_unused, joins_in_time, may_be_joined,
@@ -488,17 +488,65 @@ fn a_watch_is_not_fired_for_an_earlier_one() {
     explore("fire, drop, arm", 3, || {
         with([WatchEntry::default()], |[entry]| {
             let armed = entry.take(1).unwrap();
-            entry.arm(armed, 10, 20, 30);
+            entry.arm(armed, WatchPhase::Armed, [10, 20, 30]);
             let closer = thread::spawn(|| entry.fire(10));
             assert!(entry.free_if(|_, entry| entry.notify.load(Ordering::Acquire) == 20));
             let again = entry.take(1).unwrap();
-            entry.arm(again, 11, 21, 31);
+            entry.arm(again, WatchPhase::Armed, [11, 21, 31]);
             let told = closer.join().unwrap();
             assert!(matches!(told, None | Some(20)), "told {told:?}");
             assert_eq!(entry.watch().phase, WatchPhase::Armed);
             assert_eq!(entry.take_fired(21), None);
             assert_eq!(entry.fire(11), Some(21));
             assert_eq!(entry.take_fired(21), Some(31));
+        });
+    });
+}
+
+/// N3: whoever comes second, the watcher that arms or the owner that says that its node is silent,
+/// sees the other one; and the notice is taken once.
+#[test]
+fn a_change_of_reach_is_told_to_a_watch_that_is_armed_meanwhile() {
+    explore("arm, change", 3, || {
+        with(
+            (WatchEntry::default(), AtomicU64::new(0), AtomicU64::new(0)),
+            |(entry, silent, raised)| {
+                let owner = thread::spawn(move || {
+                    silent.store(1, Ordering::Release);
+                    fence(Ordering::SeqCst);
+                    if entry.of_reach(10).is_some() {
+                        raised.fetch_or(1, Ordering::SeqCst);
+                    }
+                });
+                let writing = entry.take(1).unwrap();
+                entry.arm(writing, WatchPhase::Reachable, [10, 20, 30]);
+                fence(Ordering::SeqCst);
+                if silent.load(Ordering::Acquire) == 1 {
+                    raised.fetch_or(1, Ordering::SeqCst);
+                }
+                owner.join().unwrap();
+                assert_eq!(raised.load(Ordering::SeqCst), 1);
+                let reach = |_| Some(silent.load(Ordering::Acquire) == 1);
+                assert_eq!(entry.take_reach(20, reach), Some((30, true)));
+                assert_eq!(entry.take_reach(20, reach), None);
+            },
+        );
+    });
+}
+
+/// N1, N3: a port that dies while its receiver looks is told of as dead, once, and not as back.
+#[test]
+fn a_port_that_dies_is_not_told_of_as_reached() {
+    explore("reach, fire", 3, || {
+        with([WatchEntry::default()], |[entry]| {
+            let writing = entry.take(1).unwrap();
+            entry.arm(writing, WatchPhase::Reachable, [10, 20, 30]);
+            let closer = thread::spawn(|| entry.fire(10));
+            let told = entry.take_reach(20, |_| Some(true));
+            assert!(matches!(told, None | Some((30, true))));
+            assert_eq!(closer.join().unwrap(), Some(20));
+            assert_eq!(entry.take_fired(20), Some(30));
+            assert_eq!(entry.take_reach(20, |_| Some(false)), None);
         });
     });
 }

@@ -53,7 +53,7 @@ use portolan_proto::node::{
 use portolan_sys::process::random;
 use portolan_transport::{Address, Connection, TransportError};
 
-pub use report::{Report, SpanReport};
+pub use report::{LostReport, Report, SpanReport};
 
 use link::Link;
 use machine::{Machine, time};
@@ -106,6 +106,8 @@ pub enum Happened {
         why: String,
         /// The peer has ended in good order.
         left: bool,
+        /// Messages of programs here that are lost with it.
+        lost: u64,
     },
     /// A peer tells of members of the cluster, itself among them.
     Members {
@@ -316,6 +318,7 @@ impl Engine {
         for link in self.links.values_mut() {
             link.receive(&mut self.node, &mut self.machine, at);
         }
+        self.answer_flushes();
         self.handle();
         self.serve_domains();
         if self.node.next_timeout().is_some_and(|due| due <= at) {
@@ -376,13 +379,19 @@ impl Engine {
                 peer,
                 association,
                 why,
+                flows,
             } => {
                 self.is_silent(peer, true);
-                self.given_up(peer, association);
+                let lost = self.given_up(peer, association, &flows);
                 self.forget_requests(peer, association);
                 let left = why == Over::Bye(ByeReason::Leaving);
                 let (node, why) = (peer, why.to_string());
-                self.happened.push(Happened::Over { node, why, left });
+                self.happened.push(Happened::Over {
+                    node,
+                    why,
+                    left,
+                    lost,
+                });
                 self.tell_nodes();
             }
             Event::Close {
@@ -400,9 +409,9 @@ impl Engine {
             }
             Event::Resolved { flow, lent } => self.resolved(flow, lent),
             Event::Writable { flow } => self.writable(flow),
-            Event::Dead { flow, .. } => {
+            Event::Dead { flow, lost, .. } => {
                 self.is_void(flow);
-                self.flow_is_dead(flow);
+                self.flow_is_dead(flow, lost.len() as u64);
             }
             Event::Unused { port } => self.is_unused(port),
             Event::Members { peer, members } => {

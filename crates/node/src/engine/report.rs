@@ -69,6 +69,17 @@ pub struct LentReport {
     pub waiting: Vec<String>,
 }
 
+/// What was lost with a peer, or with ports of it, since this node was started.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LostReport {
+    /// Its id.
+    pub node: String,
+    /// Its name.
+    pub name: String,
+    /// Messages of programs here that were sent, and had not arrived as far as was known.
+    pub messages: u64,
+}
+
 /// A peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -109,6 +120,8 @@ pub struct Report {
     pub sent: u64,
     /// Messages of other nodes that were put into ports here.
     pub delivered: u64,
+    /// Messages that were lost.
+    pub lost: Vec<LostReport>,
 }
 
 impl Engine {
@@ -162,6 +175,12 @@ impl Engine {
                 serving: span.serving().len(),
             });
         }
+        let lost = self.proxies.lost.iter();
+        let lost = lost.map(|(node, messages)| LostReport {
+            node: node.to_string(),
+            name: self.machine.name_of(*node),
+            messages: *messages,
+        });
         Report {
             spans,
             peers: self.peers(now),
@@ -169,6 +188,7 @@ impl Engine {
             left_behind: self.machine.left_behind,
             sent: self.machine.sent,
             delivered: self.machine.delivered,
+            lost: lost.collect(),
         }
     }
 

@@ -423,10 +423,20 @@ impl Node {
                     remote,
                     members,
                 } => self.hear_of_members(node, remote.as_ref(), members),
-                Happened::Over { node, why, left } => {
+                Happened::Over {
+                    node,
+                    why,
+                    left,
+                    lost,
+                } => {
                     self.lost.remove(&node);
                     self.member_is_gone(node, !left);
                     self.log_of(node, &format!("the association with {node} is over: {why}"));
+                    if lost > 0 {
+                        self.log(&format!(
+                            "{lost} messages of programs here are lost with {node}"
+                        ));
+                    }
                 }
                 Happened::Renew { node, request } => self.renew_peer(node, &request),
                 Happened::Renewed { certificate } => match self.keep_renewed(&certificate) {
@@ -603,6 +613,7 @@ impl Node {
             spans,
             peers,
             left_behind,
+            lost,
             ..
         } = self.engine.report(now);
         let spans = self.spans.status(spans);
@@ -657,6 +668,7 @@ impl Node {
             peers: linked.into_iter().chain(dialled).collect(),
             spans,
             left_behind,
+            lost,
         }
     }
 }

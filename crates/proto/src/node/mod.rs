@@ -147,9 +147,9 @@ pub use fair_queue::FairQueue;
 pub use fault::Fault;
 pub use machine::Node;
 pub use types::{
-    Answer, Authenticated, ConnectionId, Delivery, Destination, DomainKey, Event, FlowKey, Home,
-    Message, OutFragment, OutRecord, Outcome, Place, PortKey, PortSettings, RequestKey, Settings,
-    Urgency, Wall,
+    Answer, Authenticated, ConnectionId, Delivery, Destination, DomainKey, Event, FlowEnd, FlowKey,
+    Home, Message, OutFragment, OutRecord, Outcome, Place, PortKey, PortSettings, RequestKey,
+    Settings, Urgency, Wall,
 };
 pub use view::PeerView;
 pub use violation::{Over, Refused, Unsent, Violation};

@@ -24,7 +24,7 @@ use super::fault::{Fault, Planted};
 use super::flow::{Kept, Receiving, Say, Sending, Way};
 use super::port::{Budget, Port};
 use super::types::{
-    DomainKey, Event, FlowKey, Outcome, PortKey, RECORD_COST, RequestKey, Settings,
+    DomainKey, Event, FlowEnd, FlowKey, Outcome, PortKey, RECORD_COST, RequestKey, Settings,
 };
 use super::violation::Over;
 use crate::Time;
@@ -318,10 +318,17 @@ impl<P: Clone> Association<P> {
                 self.end_request(cx, request, Outcome::NodeLost);
             }
         }
+        let flows = self.sending.iter().map(|(flow, sending)| FlowEnd {
+            flow: self.flow_key(*flow),
+            acknowledged: sending.first,
+            lost: sending.kept.len() as u64,
+        });
+        let flows = flows.collect();
         cx.events.push_back(Event::Over {
             peer: self.peer,
             association: self.serial,
             why,
+            flows,
         });
     }
 
