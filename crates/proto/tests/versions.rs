@@ -233,7 +233,7 @@ impl End {
 fn transcript() -> String {
     let (mut hall, mut roof) = (End::new(HALL, ROOF), End::new(ROOF, HALL));
     let mut lines = Vec::new();
-    let mut carry = |hall: &mut End, roof: &mut End, lines: &mut Vec<String>| loop {
+    let carry = |hall: &mut End, roof: &mut End, lines: &mut Vec<String>| loop {
         if let Some((is_fragment, bytes)) = hall.says() {
             assert!(!is_fragment, "hall has nothing long to say");
             lines.push(format!("> {}", hex(&bytes)));

@@ -654,12 +654,13 @@ impl Node {
             in_flight_bytes: 0,
             failure: dial.failure.clone(),
         });
+        let metrics = self.metrics.as_ref().and_then(Metrics::address);
         Status {
             node: self.id.to_string(),
             name: self.config.name.clone(),
             incarnation: self.running.incarnation,
             listen: self.listener.address().to_string(),
-            metrics: self.config.metrics.map(|address| address.to_string()),
+            metrics: metrics.map(|address| address.to_string()),
             certificate_until: self.trust.certificate.not_after.to_string(),
             renews_at: renew_at(&self.trust.certificate).to_string(),
             authority: Authority::load(&self.state).is_ok(),
