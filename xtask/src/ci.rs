@@ -53,6 +53,7 @@ fn long() -> Vec<Step> {
         ("torture", torture.to_owned()),
         ("torture, guarded", format!("{torture} --guarded")),
         ("torture, stops", format!("{torture} --stop")),
+        ("torture, nodes", format!("{torture} --nodes")),
     ]
 }
 

@@ -168,6 +168,10 @@ impl Engine {
     pub fn new(settings: Settings, name: &str) -> Result<Self, String> {
         let mut node = Node::new(settings);
         node.set_name(name)?;
+        #[cfg(feature = "sabotage")]
+        if let Some(fault) = crate::sabotage::fault() {
+            node.plant(fault);
+        }
         Ok(Self {
             node,
             links: BTreeMap::new(),
