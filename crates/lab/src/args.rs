@@ -22,6 +22,7 @@ pub(crate) enum Command {
     List(ListArgs),
     Claims(ClaimsArgs),
     Run(RunArgs),
+    Verdicts(VerdictsArgs),
     /// A further process of a running experiment. Not for users.
     #[command(name = portolan_measure::child::ARGUMENT, hide = true)]
     Peer,
@@ -43,6 +44,14 @@ pub(crate) struct ClaimsArgs {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Print the verdicts of an earlier run as Markdown, with the figures that decide them.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  portolan-lab verdicts lab/report.json")]
+pub(crate) struct VerdictsArgs {
+    /// A report.json that `run --out DIR` left
+    pub(crate) report: PathBuf,
 }
 
 /// Run one experiment, or all of them.

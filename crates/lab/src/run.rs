@@ -8,7 +8,7 @@ use std::time::Instant;
 use portolan_measure::cpus::{self, Cpus};
 use portolan_measure::out;
 
-use crate::args::{ClaimsArgs, ListArgs, RunArgs};
+use crate::args::{ClaimsArgs, ListArgs, RunArgs, VerdictsArgs};
 use crate::claims::table::ALL as ALL_CLAIMS;
 use crate::error::{LabError, Result};
 use crate::experiment::{Context, Experiment, Features};
@@ -16,6 +16,7 @@ use crate::experiments::ALL;
 use crate::line;
 use crate::load::Watch;
 use crate::machine::{self, Machine};
+use crate::markdown;
 use crate::page;
 use crate::probed::Probed;
 use crate::progress::Progress;
@@ -42,6 +43,12 @@ pub(crate) fn claims(args: &ClaimsArgs) -> Result<()> {
     } else {
         out::print(&text::claims(&all))?;
     }
+    Ok(())
+}
+
+pub(crate) fn verdicts(args: &VerdictsArgs) -> Result<()> {
+    let report = Report::read(&args.report)?;
+    out::print(&markdown::verdicts(&report))?;
     Ok(())
 }
 
@@ -219,9 +226,9 @@ fn record(experiment: &Experiment, context: &Context<'_>) -> Record {
     }
 }
 
-/// What a cache line takes now.
+/// What a cache line takes now: over long enough that a moment's change is none of the pace.
 fn pace(context: &Context<'_>) -> Option<f64> {
-    let line = line::one_way(context.cpus, context.pick(2, 5));
+    let line = line::one_way(context.cpus, context.pick(2, 25));
     line.map(|line| line.median())
 }
 
