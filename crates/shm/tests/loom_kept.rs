@@ -197,7 +197,7 @@ impl Room {
 /// reference, or has read it.
 #[test]
 fn memory_is_written_again_under_no_reader() {
-    explore("take back and write, take twice", 4, || {
+    explore("take back and write, take twice", 6, || {
         let (room, mut pen) = Room::new();
         with(room, |room| {
             let reader = thread::spawn(|| {
@@ -219,7 +219,7 @@ fn memory_is_written_again_under_no_reader() {
 /// begins with the same word.
 #[test]
 fn memory_is_written_again_after_its_unit_was() {
-    explore("write over and again, use", 4, || {
+    explore("write over and again, use", 6, || {
         let (room, mut pen) = Room::new();
         with(room, |room| {
             for _ in 1..4 {
@@ -239,7 +239,7 @@ fn memory_is_written_again_after_its_unit_was() {
 /// M9: the same, of a reference that was taken back before its unit was written over.
 #[test]
 fn memory_is_written_again_before_its_unit_is() {
-    explore("take back, write again and over, use", 3, || {
+    explore("take back, write again and over, use", 6, || {
         let (room, mut pen) = Room::new();
         with(room, |room| {
             for _ in 1..4 {
@@ -258,7 +258,7 @@ fn memory_is_written_again_before_its_unit_is() {
 /// G3: a keeper lets go while a reader takes and drops: one of them closes the segment.
 #[test]
 fn a_segment_that_is_let_go_is_closed_once() {
-    explore("let go, take and drop", 5, || {
+    explore("let go, take and drop", 6, || {
         let (room, _) = Room::new();
         with(room, |room| {
             let reader = thread::spawn(|| room.take(&mut room.reading()));
@@ -273,7 +273,7 @@ fn a_segment_that_is_let_go_is_closed_once() {
 /// G3: who looks at all ports takes no right on a segment that is kept, and closes none.
 #[test]
 fn a_kept_segment_is_closed_by_nobody_else() {
-    explore("look, take and drop", 5, || {
+    explore("look, take and drop", 6, || {
         let (room, _) = Room::new();
         with(room, |room| {
             let host = thread::spawn(|| {
@@ -291,7 +291,7 @@ fn a_kept_segment_is_closed_by_nobody_else() {
 /// The host returns what it kept.
 #[test]
 fn a_keeper_that_dies_leaves_a_segment_that_is_closed() {
-    explore_deaths("the keeper", 2, |accesses| {
+    explore_deaths("the keeper", 4, |accesses| {
         let (room, mut pen) = Room::new();
         with(room, |room| {
             let reader = thread::spawn(|| room.take(&mut room.reading()));
@@ -313,7 +313,7 @@ fn a_keeper_that_dies_leaves_a_segment_that_is_closed() {
 /// host has returned what the reader had, and closes it in the end.
 #[test]
 fn a_reader_that_dies_keeps_nothing() {
-    explore_deaths("the reader", 2, |accesses| {
+    explore_deaths("the reader", 4, |accesses| {
         let (room, mut pen) = Room::new();
         with(room, |room| {
             let host = thread::spawn(move || {
