@@ -15,9 +15,7 @@ use portolan_abi::port::{PortName, PortPhase, PortStatus, event};
 use portolan_shm::atomic::death;
 use portolan_shm::atomic::{AtomicU64, Ordering, fence};
 use portolan_shm::queue::PortEntry;
-use portolan_shm::rights::{
-    Mark, Purpose, RightEntry, RightRow, forget_mark, is_unused, joins_in_time, may_be_joined,
-};
+use portolan_shm::rights::{Mark, RightEntry, RightRow, forget_mark, is_unused, joins_in_time};
 use portolan_shm::watch::{WatchEntry, WatchPhase};
 use support::{explore, explore_deaths, with};
 
@@ -87,14 +85,10 @@ impl World {
     }
 
     fn is_unused(&self) -> bool {
-        self.is_unused_as(PORT)
-    }
-
-    fn is_unused_as(&self, port: PortName) -> bool {
         let is_there = |slot: &AtomicU64| slot.load(Ordering::Acquire) == PUBLISHED;
         let in_slots = || u32::from(is_there(&self.slot)) + u32::from(is_there(&self.other));
         let rows = || SPACES.map(|space| self.row(space));
-        is_unused(self.entry(), port, rows, in_slots)
+        is_unused(self.entry(), PORT, rows, in_slots)
     }
 
     /// Sends the right, as the library does; whether the sender finds that none is left.
@@ -148,18 +142,13 @@ impl World {
 
     /// Closes the segment if no space has a right; whether it did.
     fn close_unused(&self, space: u8) -> bool {
-        self.close_unused_as(space, PORT)
-    }
-
-    /// The same, of a segment that has another name since.
-    fn close_unused_as(&self, space: u8, port: PortName) -> bool {
-        if !self.is_unused_as(port) {
+        if !self.is_unused() {
             return false;
         }
-        let Some(mark) = Mark::set(self.entry(), port, space, Purpose::Close) else {
+        let Some(mark) = Mark::set(self.entry(), PORT, space) else {
             return false;
         };
-        if self.is_unused_as(port) {
+        if self.is_unused() {
             mark.close()
         } else {
             mark.take_back();
@@ -323,7 +312,7 @@ fn who_joins_a_segment_in_time_keeps_it() {
         with(World::new(true), |world| {
             let joiner = thread::spawn(|| {
                 world.row(TAKER).add_send(PORT);
-                joins_in_time(world.entry(), PORT)
+                joins_in_time(world.entry(), PORT).is_some()
             });
             let closer = thread::spawn(|| {
                 world.row(SENDER).drop_send(PORT);
@@ -371,7 +360,7 @@ fn a_closer_that_dies_leaves_a_segment_that_is_closed() {
             let joiner = thread::spawn(|| {
                 let row = world.row(TAKER);
                 row.add_send(PORT);
-                let joined = joins_in_time(world.entry(), PORT);
+                let joined = joins_in_time(world.entry(), PORT).is_some();
                 row.drop_send(PORT);
                 joined && world.close_unused(TAKER)
             });
@@ -392,73 +381,6 @@ fn a_closer_that_dies_leaves_a_segment_that_is_closed() {
                 assert!(world.close_unused(HOST));
             }
             assert!(!world.is_open());
-            outcome.is_none()
-        })
-    });
-}
-
-/// G1: a publisher renames a segment that no other space has; a joiner by the old name is too late.
-#[test]
-fn a_segment_that_is_renamed_is_nobody_elses() {
-    explore("join, rename", 6, || {
-        with(World::new(true), |world| {
-            let joiner = thread::spawn(|| {
-                world.row(TAKER).add_send(PORT);
-                joins_in_time(world.entry(), PORT)
-            });
-            let held = || SPACES.map(|s| world.row(s).sends(PORT)).sum::<u32>();
-            let renamed =
-                Mark::set(world.entry(), PORT, SENDER, Purpose::Rename).is_some_and(|mark| {
-                    if held() == 1 {
-                        mark.rename().is_some()
-                    } else {
-                        mark.take_back();
-                        false
-                    }
-                });
-            let joined = joiner.join().unwrap();
-            assert!(!(renamed && joined), "renamed under somebody's right");
-        });
-    });
-}
-
-/// G3: who looks at all ports while a publisher renames a segment does not close it. If the publisher
-/// dies of it, the host does.
-#[test]
-fn a_segment_that_is_renamed_is_closed_by_nobody_else() {
-    explore_deaths("rename, count, look", 5, |accesses| {
-        with(World::new(true), |world| {
-            let renamed = name(2);
-            let looker = thread::spawn(move || {
-                let joins = may_be_joined(world.entry(), renamed);
-                if joins {
-                    world.row(HOST).add_send(renamed);
-                    joins_in_time(world.entry(), renamed);
-                    world.row(HOST).drop_send(renamed);
-                }
-                world.close_unused_as(HOST, renamed)
-            });
-            let outcome = death::after(accesses, || {
-                let mark = Mark::set(world.entry(), PORT, SENDER, Purpose::Rename).unwrap();
-                assert_eq!(mark.rename(), Some(renamed.generation));
-                world.row(SENDER).add_send(renamed);
-                joins_in_time(world.entry(), renamed)
-            });
-            let closed = looker.join().unwrap();
-            assert!(
-                !closed && outcome != Some(false),
-                "closed under its publisher"
-            );
-            if outcome.is_none() {
-                world.row(SENDER).forget(0);
-                let status = world.entry().control.status.load(Ordering::Acquire);
-                let status = PortStatus::unpack(status);
-                if status.owner == SENDER {
-                    forget_mark(world.entry(), status);
-                }
-                let left = name(status.generation);
-                assert!(world.close_unused_as(HOST, left));
-            }
             outcome.is_none()
         })
     });

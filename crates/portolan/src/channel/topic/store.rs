@@ -342,8 +342,8 @@ impl Store {
     /// good: each next one comes in memory of its own.
     pub(super) fn let_go(&mut self, position: u64) {
         let oldest = self.oldest(position);
-        let kept = self.structures.iter().position(|(at, _)| *at >= oldest);
-        self.structures.drain(..kept.unwrap_or(self.structures.len()));
+        let gone = self.structures.partition_point(|(at, _)| *at < oldest);
+        self.structures.drain(..gone);
     }
 
     /// Takes back a buffer that was not told of.
