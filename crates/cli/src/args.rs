@@ -91,6 +91,9 @@ pub(crate) enum Command {
     /// The program beside a node of `demo nodes`. Not for users.
     #[command(name = "__node-stage", hide = true)]
     NodeStage(NodeStageArgs),
+    /// The program beside a node of `bench node`. Not for users.
+    #[command(name = "__beside-node", hide = true)]
+    BesideNode(BesideNodeArgs),
 }
 
 /// Run the node, which links this machine's domains to those of other machines.
@@ -178,6 +181,13 @@ pub(crate) struct NodeStageArgs {
     pub(crate) by_tcp: PathBuf,
 }
 
+/// What the program beside a node of a benchmark is told.
+#[derive(Debug, clap::Args)]
+pub(crate) struct BesideNodeArgs {
+    /// The process that measures
+    pub(crate) coordinator: u32,
+}
+
 /// A way to carry blocks from one process of the demo to the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -204,7 +214,8 @@ pub(crate) enum CarrierName {
 /// line; a process that has joined nothing for `memory`, and for idle clients of `rpc`.
 /// `structures` has none: its ways stand side by side, and handing over is held against
 /// a null message. `rights` has none: each operation stands beside few others and beside
-/// many. `instructions` has none either: it counts, and times nothing.
+/// many. `instructions` has none either: it counts, and times nothing. `node` has bare TCP
+/// beside each of its rows, which waits in the same way on the same processors.
 ///
 /// p50 is the median over batches of 16 rounds where a round takes less than
 /// 2 us, over single rounds otherwise; p99, p99.9 and max are always over single
@@ -267,6 +278,9 @@ pub(crate) enum BenchKind {
     Rights,
     /// Instructions and system calls of one operation, by stepping: no time, the same each run
     Instructions,
+    /// Requests and streams to another node, beside bare TCP and rustls in the same run; what nodes
+    /// cost local messages, and while idle
+    Node,
 }
 
 /// List domains, their spaces and ports, queues, and who owns how much.

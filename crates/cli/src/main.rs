@@ -35,6 +35,8 @@ enum Own {
     Stage(demo::StageBrief),
     /// The receiver of `bench structures`.
     Structures(bench::structures::Brief),
+    /// The far end of `bench node`.
+    Node(bench::node::Brief),
 }
 
 fn main() -> ExitCode {
@@ -50,9 +52,11 @@ fn main() -> ExitCode {
         Command::Completions(args) => pages::completions(&args),
         Command::Man(args) => pages::man(&args),
         Command::NodeStage(args) => demo::node_stage_main(&args),
+        Command::BesideNode(args) => bench::node::beside_main(args.coordinator),
         Command::Peer => child::main(|own, control, descriptors| match own {
             Own::Stage(brief) => demo::stage_main(brief, control, descriptors),
             Own::Structures(brief) => bench::structures::peer_main(&brief, control, descriptors),
+            Own::Node(brief) => bench::node::peer_main(brief, control),
         }),
     };
     match outcome {

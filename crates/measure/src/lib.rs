@@ -40,4 +40,4 @@ mod systems;
 pub mod words;
 
 pub use error::{MeasureError, Result};
-pub use systems::{domain_of, extents};
+pub use systems::{domain_of, extents, processor_time};

@@ -79,6 +79,17 @@ impl Sampler {
         (picos(elapsed).saturating_sub(self.clock) / events).max(1)
     }
 
+    /// Takes in all closed slices of another one.
+    pub fn join(&mut self, other: &Self) {
+        let both = [
+            (&mut self.batches, &other.batches),
+            (&mut self.singles, &other.singles),
+        ];
+        for (own, other) in both {
+            own.add(other).expect("histograms of one shape add");
+        }
+    }
+
     /// Ends a slice: its median in picoseconds, if it had samples.
     pub fn close_slice(&mut self) -> Option<f64> {
         if self.slice.is_empty() {

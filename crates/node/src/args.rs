@@ -36,8 +36,8 @@ macro_rules! exit_codes {
     )
 )]
 pub(crate) struct Args {
-    /// The state directory: key, certificate, node.toml
-    #[arg(long, global = true, value_name = "DIR", env = "PORTOLAN_NODE_STATE")]
+    /// The state directory: key, certificate, node.toml (default: $PORTOLAN_NODE_STATE, an absolute path)
+    #[arg(long, global = true, value_name = "DIR")]
     pub(crate) state: Option<PathBuf>,
     #[command(subcommand)]
     pub(crate) command: Command,

@@ -32,7 +32,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         Some(path) => path.clone(),
         None => default_state()?,
     };
-    let state = State::at(&path)?;
+    let state = State::of(&path);
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
     let now = Moment {
         seconds: clock.of_day().as_secs(),
@@ -74,7 +74,7 @@ fn tell_system(state: &NotifyState<'_>) {
 /// Where a node's state lies unless it is said.
 fn default_state() -> Result<PathBuf> {
     portolan::proxy::state_directory().ok_or_else(|| NodeError::Wrong {
-        what: "there is no home directory: name a state directory (--state)".to_owned(),
+        what: "PORTOLAN_NODE_STATE is no absolute path, or there is no home directory: name a state directory (--state)".to_owned(),
     })
 }
 
@@ -386,6 +386,12 @@ fn status(state: &State, args: &StatusArgs) -> Result<()> {
     }
     text += &peers(&status.peers);
     text += &spans(&status.spans);
+    for lost in &status.lost {
+        text += &format!(
+            "\nlost         {} messages to {} ({}), which was given up, or whose port ended\n",
+            lost.messages, lost.name, lost.node
+        );
+    }
     if status.left_behind > 0 {
         text += &format!(
             "\nleft behind  {} messages that could not travel\n",
@@ -470,7 +476,7 @@ fn peers(peers: &[PeerStatus]) -> String {
             format!("{seconds} s"),
             peer.round_trip_us
                 .map_or("-".to_owned(), |us| format!("{us} us")),
-            or_none(&peer.address),
+            or_none(&peer.address.clone().or_else(|| peer.heard_at.clone())),
         ]);
     }
     let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);

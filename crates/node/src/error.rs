@@ -215,9 +215,14 @@ impl NodeError {
             Self::Token(_) => {
                 "copy the whole line that `portolan node invite` printed, or invite again"
             }
-            Self::Transport(_) => {
-                "look whether the node runs there, and at the clocks of both machines"
+            Self::Transport(TransportError::CannotListen { .. }) => {
+                "end what listens there, or choose another address (`listen` in node.toml, --listen)"
             }
+            Self::Transport(
+                TransportError::Expired { .. } | TransportError::NotYetValid { .. },
+            ) => "look at the clocks of both machines",
+            Self::Transport(TransportError::Descriptors { .. }) => "raise `ulimit -n`",
+            Self::Transport(_) => "look whether the node runs there, and at the network between",
             Self::NoRoom { .. } => "free some room there; nothing was changed",
             Self::File { .. } => "check that the path exists and that you may use it (--state)",
             Self::Readable { .. } => "chmod 600 it; if others may have read it, make a new node",

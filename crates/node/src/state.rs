@@ -54,15 +54,23 @@ impl State {
     ///
     /// [`NodeError::File`].
     pub fn at(path: &Path) -> Result<Self> {
-        let mut builder = DirBuilder::new();
-        builder
-            .recursive(true)
-            .mode(0o700)
-            .create(path)
-            .map_err(NodeError::file("cannot make the directory", path))?;
-        Ok(Self {
+        let state = Self::of(path);
+        state.make()?;
+        Ok(state)
+    }
+
+    /// The directory at `path`, which is made when the first file is [written](Self::write): a command
+    /// that only looks leaves nothing behind.
+    pub fn of(path: &Path) -> Self {
+        Self {
             path: path.to_owned(),
-        })
+        }
+    }
+
+    fn make(&self) -> Result<()> {
+        let mut builder = DirBuilder::new();
+        let made = builder.recursive(true).mode(0o700).create(&self.path);
+        made.map_err(NodeError::file("cannot make the directory", &self.path))
     }
 
     /// Where it is.
@@ -124,6 +132,7 @@ impl State {
     ///
     /// [`NodeError::NoRoom`], [`NodeError::File`]; then the old contents are there still.
     pub fn write(&self, name: &str, contents: &str) -> Result<()> {
+        self.make()?;
         let path = self.file(name);
         let new = self.file(&format!("{name}.new"));
         let written = self.write_new(&new, contents).and_then(|()| {

@@ -37,6 +37,7 @@
 
 mod fragment;
 mod greeting;
+mod members;
 mod message;
 mod names;
 mod node_id;
@@ -48,6 +49,7 @@ pub use fragment::{FRAGMENT_MAGIC, FragmentHead, FragmentKind, MAX_FRAGMENT};
 pub use greeting::{
     AssociationId, Bye, ByeReason, Hello, HelloBody, MAX_CERTIFICATE, MAX_KNOWN, Ping, Versions,
 };
+pub use members::{MAX_ADDRESS, MAX_MEMBERS, Member, is_member_address};
 pub use message::{INLINE, MessageBody, MessageRecord, lengths_sum};
 pub use names::{Asks, NODE_PORT, NamesAnswer, NamesQuestion, NodeEntry, NodeName, Says};
 pub use node_id::{NodeId, NodeIdError};

@@ -32,6 +32,12 @@ pub(crate) enum Measure {
     Above,
     /// What was counted beside its time, at the most; nanoseconds.
     Counted,
+    /// A number between none and one, at the least.
+    Index,
+    /// Of a processor, at the most.
+    Percent,
+    /// Instructions more than without, at the most.
+    Instructions,
 }
 
 /// A budget and what was measured.
@@ -46,7 +52,8 @@ pub(crate) struct Verdict {
     /// The worst of its rows.
     pub(crate) measured: f64,
     pub(crate) rows: usize,
-    /// "stretch", "met" or "missed"; "short" of the stretch, where there is no must.
+    /// "stretch", "met" or "missed"; "short" of the stretch, where there is no must; "cannot tell"
+    /// where slices of one run say both.
     pub(crate) verdict: &'static str,
 }
 
@@ -76,7 +83,10 @@ impl Budget {
     }
 
     fn at_least(&self) -> bool {
-        matches!(self.measure, Measure::Faster | Measure::Rate)
+        matches!(
+            self.measure,
+            Measure::Faster | Measure::Rate | Measure::Index
+        )
     }
 
     /// Whether `measured` is on the right side of `bound`.
@@ -97,6 +107,8 @@ impl Budget {
             Measure::Faster => yardstick.map(|ratio| 1.0 / ratio),
             Measure::Counted => row.counted.first().map(|counted| counted.value),
             Measure::Above => Some((row.figures.p50 - limit?.figures.p50) / 1024.0),
+            // Of rows that are no rows of a harness.
+            Measure::Index | Measure::Percent | Measure::Instructions => None,
         }
     }
 }
@@ -153,6 +165,9 @@ impl Budget {
             unit: match self.measure {
                 Measure::Above => "KiB",
                 Measure::Counted => "ns",
+                Measure::Index => "",
+                Measure::Percent => "%",
+                Measure::Instructions => "instructions",
                 _ => "times",
             },
             must: self.must,

@@ -5,6 +5,7 @@
 //! | `budget` | what rows must reach |
 //! | `channel` | which rows `bench channel` has |
 //! | `instructions` | `bench instructions`, which counts and has steps of its own |
+//! | `node` | `bench node`, which has steps of its own |
 //! | `plan` | which rows there are |
 //! | `resident` | `bench memory`: idle processes |
 //! | `pubsub` | which rows `bench pubsub` has |
@@ -20,6 +21,7 @@
 mod budget;
 mod channel;
 mod instructions;
+pub(crate) mod node;
 mod plan;
 mod pubsub;
 mod report;
@@ -52,6 +54,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
         BenchKind::Structures => return structures::run(args),
         BenchKind::Rights => return rights::run(args),
         BenchKind::Instructions => return instructions::run(args),
+        BenchKind::Node => return node::run(args),
         _ => {}
     }
     let cpus = Cpus::choose();
@@ -96,7 +99,8 @@ fn effort(args: &BenchArgs) -> Effort {
         | BenchKind::Update
         | BenchKind::Structures
         | BenchKind::Rights
-        | BenchKind::Instructions => 1,
+        | BenchKind::Instructions
+        | BenchKind::Node => 1,
         BenchKind::Wake | BenchKind::Rpc | BenchKind::Pubsub => 2,
         BenchKind::Fanin => 10,
     };

@@ -137,7 +137,9 @@ pub(crate) fn plan(kind: BenchKind, quick: bool, cpus: &Cpus) -> Vec<Group> {
         BenchKind::Rpc => super::rpc::plan(cpus),
         BenchKind::Update => super::update::plan(),
         // They have steps of their own.
-        BenchKind::Structures | BenchKind::Rights | BenchKind::Instructions => Vec::new(),
+        BenchKind::Structures | BenchKind::Rights | BenchKind::Instructions | BenchKind::Node => {
+            Vec::new()
+        }
     };
     if cpus.single() {
         for group in &mut groups {

@@ -43,8 +43,8 @@ use crate::error::Result;
 use crate::stepped::{self, What, refused, seize};
 use rounds::{Go, Ready, Rounds};
 
-/// What the C library is told.
-const PLAIN: (&str, &str) = (
+/// What the C library is told, of a process that is counted: in its environment.
+pub const PLAIN: (&str, &str) = (
     "GLIBC_TUNABLES",
     "glibc.cpu.hwcaps=-AVX512F,-AVX512VL,-AVX512BW,-AVX2,-AVX,-ERMS,-FSRM,-BMI2,-MOVBE,-RTM,-SSE4_2,-SSE4_1,-SSSE3",
 );
@@ -119,6 +119,8 @@ pub struct Row {
 pub(crate) struct SceneBrief {
     scene: usize,
     bytes: usize,
+    /// The domain that it joins, if it does not make one.
+    domain: Option<String>,
     cpus: Cpus,
 }
 
@@ -143,16 +145,33 @@ pub fn scenes() -> Vec<Scene> {
 ///
 /// [`MeasureError`](crate::MeasureError): a process of this run ended.
 pub fn count(number: usize, cpus: &Cpus) -> Result<stepped::Counted<Vec<Row>>> {
+    count_at(number, None, cpus)
+}
+
+/// The same in a domain of this name, of which others are members. For scenes of ports.
+///
+/// # Errors
+///
+/// As [`count`].
+pub fn count_in(number: usize, domain: &str, cpus: &Cpus) -> Result<stepped::Counted<Vec<Row>>> {
+    count_at(number, Some(domain), cpus)
+}
+
+fn count_at(
+    number: usize,
+    domain: Option<&str>,
+    cpus: &Cpus,
+) -> Result<stepped::Counted<Vec<Row>>> {
     let Some(scene) = scenes().into_iter().nth(number) else {
         return Ok(Ok(Vec::new()));
     };
-    let whole = match once(number, &scene, scene.bytes, cpus)? {
+    let whole = match once(number, &scene, scene.bytes, domain, cpus)? {
         Ok(whole) => whole,
         Err(why) => return Ok(Err(why)),
     };
     let copies = scene.bytes >= LARGE;
     let half = if copies {
-        match once(number, &scene, scene.bytes / 2, cpus)? {
+        match once(number, &scene, scene.bytes / 2, domain, cpus)? {
             Ok(half) => Some(half),
             Err(why) => return Ok(Err(why)),
         }
@@ -190,6 +209,7 @@ fn once(
     number: usize,
     scene: &Scene,
     bytes: usize,
+    domain: Option<&str>,
     cpus: &Cpus,
 ) -> Result<stepped::Counted<Vec<Part>>> {
     // Where that is refused, alignment may differ from run to run, and with it a copy's length.
@@ -197,6 +217,7 @@ fn once(
     let brief = SceneBrief {
         scene: number,
         bytes,
+        domain: domain.map(str::to_owned),
         cpus: cpus.clone(),
     };
     let mut child = Child::start_scene(brief, PLAIN)?;
@@ -244,6 +265,7 @@ pub(crate) fn serve(brief: &SceneBrief, control: &Control) -> Result<()> {
     portolan_sys::barrier::allow_now();
     let rounds = Rounds {
         control,
+        domain: brief.domain.as_deref(),
         cpus: &brief.cpus,
     };
     (scene.run)(scene.bytes, brief.bytes, &rounds)

@@ -79,7 +79,7 @@ fn port(domain: &Domain) -> Result<(ReceiveRight, SendRight)> {
 }
 
 fn headers(_: usize, bytes: usize, rounds: &Rounds<'_>) -> Result<()> {
-    let domain = domain(Protection::Trusted)?;
+    let domain = rounds.domain(Protection::Trusted)?;
     let (mut port, right) = port(&domain)?;
     let header = vec![7; bytes];
     let mut kept = Some(Message::new(&header).map_err(refused)?);
@@ -149,7 +149,7 @@ fn extents(number: usize, protection: Protection, rounds: &Rounds<'_>) -> Result
 }
 
 fn requests(_: usize, _: usize, rounds: &Rounds<'_>) -> Result<()> {
-    let domain = domain(Protection::Trusted)?;
+    let domain = rounds.domain(Protection::Trusted)?;
     let options = PortOptions::named("counted")
         .synchronous()
         .inline_bytes(INLINE);

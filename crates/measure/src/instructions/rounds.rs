@@ -31,6 +31,8 @@ pub(super) struct Go;
 /// The way to the coordinator.
 pub(super) struct Rounds<'a> {
     pub(super) control: &'a Control,
+    /// The domain that the scene joins, if it does not make one.
+    pub(super) domain: Option<&'a str>,
     pub(super) cpus: &'a Cpus,
 }
 
@@ -48,6 +50,14 @@ impl Rounds<'_> {
             self.until_over()?;
         }
         Ok(())
+    }
+
+    /// The domain of messages: one that nobody else joins, or the one that was named.
+    pub(super) fn domain(&self, protection: Protection) -> Result<Domain> {
+        match self.domain {
+            None => domain(protection),
+            Some(name) => Domain::builder(name).join().map_err(refused),
+        }
     }
 
     /// Says who is to be stepped through; whether that is going to happen.

@@ -64,6 +64,7 @@ pub(crate) use sysv::SystemV;
 #[cfg(feature = "peers")]
 pub(crate) use tonic::Tonic;
 pub(crate) use topic::Topic;
+pub use update::processor_time;
 pub(crate) use update::{Exporter, Units, Word};
 
 use crate::case::Case;

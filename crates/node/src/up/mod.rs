@@ -15,6 +15,7 @@ mod control;
 mod dial;
 mod log;
 mod metrics;
+mod members;
 mod programs;
 mod replace;
 mod socket_file;
@@ -54,6 +55,7 @@ use crate::{NodeError, Result};
 use control::Control;
 use dial::{Dial, Phase};
 use metrics::{Counts, Metrics};
+use members::Members;
 use programs::Programs;
 use replace::Taken;
 use spans::Spans;
@@ -125,6 +127,7 @@ struct Node {
     transport: Tcp,
     listener: Box<dyn Listener>,
     dials: Vec<Dial>,
+    members: Members,
     guests: Vec<Guest>,
     rates: Rates,
     /// There, but while it answers.
@@ -194,6 +197,7 @@ impl Node {
             names: Arc::new(event),
             state: state.clone(),
             guests: Vec::new(),
+            members: Members::default(),
             rates: Rates::default(),
             looks_at: now,
             refusals: 0,
@@ -214,6 +218,7 @@ impl Node {
             // What node.toml says of it comes first.
             let _ = node.spans.asked(&domain, &place, now);
         }
+        node.tell_members();
         Ok(node)
     }
 
@@ -413,9 +418,25 @@ impl Node {
                         dial.failure = Some(why.clone());
                     }
                 }
-                Happened::Over { node, why } => {
+                Happened::Members {
+                    node,
+                    remote,
+                    members,
+                } => self.hear_of_members(node, remote.as_ref(), members),
+                Happened::Over {
+                    node,
+                    why,
+                    left,
+                    lost,
+                } => {
                     self.lost.remove(&node);
+                    self.member_is_gone(node, !left);
                     self.log_of(node, &format!("the association with {node} is over: {why}"));
+                    if lost > 0 {
+                        self.log(&format!(
+                            "{lost} messages of programs here are lost with {node}"
+                        ));
+                    }
                 }
                 Happened::Renew { node, request } => self.renew_peer(node, &request),
                 Happened::Renewed { certificate } => match self.keep_renewed(&certificate) {
@@ -586,15 +607,13 @@ impl Node {
         let now = self.clock.now();
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-        let address_of = |node: NodeId| {
-            let mut dials = self.dials.iter();
-            let dial = dials.find(|d| d.node == Some(node) && matches!(d.phase, Phase::Linked));
-            dial.map(|dial| dial.target.clone())
-        };
+        // A peer is told of once: with what is said of its connection, if that is made anew.
+        let dial_of = |node: NodeId| self.dials.iter().find(|dial| dial.node == Some(node));
         let Report {
             spans,
             peers,
             left_behind,
+            lost,
             ..
         } = self.engine.report(now);
         let spans = self.spans.status(spans);
@@ -603,32 +622,31 @@ impl Node {
             .map(|peer| PeerStatus {
                 node: Some(peer.node.to_string()),
                 name: Some(peer.name.clone()).filter(|name| !name.is_empty()),
-                address: address_of(peer.node),
-                state: match (peer.is_up, peer.is_unreachable) {
-                    (_, true) => PeerState::Unreachable,
-                    (false, false) => PeerState::Connecting,
-                    (true, false) => PeerState::Up,
+                address: dial_of(peer.node).and_then(Dial::configured),
+                heard_at: dial_of(peer.node).and_then(Dial::heard_at),
+                state: match (peer.is_up, peer.is_linked, peer.is_unreachable) {
+                    (_, _, true) => PeerState::Unreachable,
+                    (true, true, false) => PeerState::Up,
+                    _ => dial_of(peer.node).map_or(PeerState::Connecting, Dial::state),
                 },
                 for_ms: millis(peer.lasts),
                 round_trip_us: peer.round_trip.map(micros),
                 sent_bytes: peer.bytes.0,
                 received_bytes: peer.bytes.1,
                 in_flight_bytes: peer.in_flight.0,
-                failure: None,
+                failure: dial_of(peer.node).and_then(|dial| dial.failure.clone()),
             })
             .collect();
-        let dialled = self
-            .dials
-            .iter()
-            .filter(|dial| !matches!(dial.phase, Phase::Linked));
+        let dialled = self.dials.iter().filter(|dial| {
+            let is_told = peers.iter().any(|peer| dial.node == Some(peer.node));
+            !is_told && !matches!(dial.phase, Phase::Linked)
+        });
         let dialled = dialled.map(|dial| PeerStatus {
             node: dial.node.map(|node| node.to_string()),
             name: None,
-            address: Some(dial.target.clone()),
-            state: match dial.phase {
-                Phase::Waiting(_) if dial.failure.is_some() => PeerState::Waiting,
-                _ => PeerState::Connecting,
-            },
+            address: dial.configured(),
+            heard_at: dial.heard_at(),
+            state: dial.state(),
             for_ms: millis(now.saturating_sub(dial.since)),
             round_trip_us: None,
             sent_bytes: 0,
@@ -651,6 +669,7 @@ impl Node {
             peers: linked.into_iter().chain(dialled).collect(),
             spans,
             left_behind,
+            lost,
         }
     }
 }

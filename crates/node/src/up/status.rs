@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::engine::SpanReport;
+use crate::engine::{LostReport, SpanReport};
 
 /// A running node.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -33,6 +33,8 @@ pub struct Status {
     pub spans: Vec<SpanStatus>,
     /// Messages and answers that could not travel, or had no place here.
     pub left_behind: u64,
+    /// Messages that were lost with a peer that was given up, or with its ports.
+    pub lost: Vec<LostReport>,
 }
 
 /// An authority that it believes.
@@ -87,6 +89,8 @@ pub struct PeerStatus {
     pub name: Option<String>,
     /// Where it is tried, if node.toml says.
     pub address: Option<String>,
+    /// Where it is tried because another node has told of it.
+    pub heard_at: Option<String>,
     /// How the link is.
     pub state: PeerState,
     /// For how many milliseconds.

@@ -147,9 +147,10 @@ impl Node {
             self.log("the authority has stated that this node is refused");
         }
         self.cluster.forget(forgotten.iter().copied());
-        let now = self.clock.now();
-        for node in forgotten.into_iter().filter(|node| *node != self.id) {
+        let (now, own) = (self.clock.now(), self.id);
+        for node in forgotten.into_iter().filter(|node| *node != own) {
             self.engine.forget(now, node);
+            self.member_is_gone(node, false);
         }
     }
 
@@ -269,6 +270,7 @@ impl Node {
         let clock = self.clock.now();
         self.looks_at = clock + LOOK;
         self.refusals = 0;
+        self.sweep_members();
         self.trust.wrong.clear();
         self.trust.asks_too_often.clear();
         self.trust.renewals.retain(|_, bucket| !bucket.is_full(clock));

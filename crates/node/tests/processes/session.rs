@@ -158,6 +158,46 @@ fn a_program_has_its_domain_spanned() {
 }
 
 #[test]
+fn a_message_that_is_flushed_has_arrived_and_one_to_a_stopped_node_says_that_it_is_not_known() {
+    let ([hall, roof], [here, there]) = two();
+    let home = Domain::join(&here).unwrap();
+    let options = PortOptions::named("sink").queue(3).spanned();
+    let mut port = home.bind(options).unwrap();
+    let sent = |seconds: &str, data: &str| {
+        let send = ["port", "send", "sink", "--flush", "--domain", &there];
+        let send = [&send[..], &["--timeout", seconds, "--data", data]].concat();
+        command(&send).output().unwrap()
+    };
+    let first = sent("60", "first");
+    assert!(first.status.success(), "{first:?}");
+    assert_eq!(port.depth(), 1);
+    port.receive(Access::Now, Deadline::NOW).unwrap();
+    hall.signal("STOP");
+    let second = sent("1", "second");
+    hall.signal("CONT");
+    let error = String::from_utf8_lossy(&second.stderr);
+    assert_eq!(second.status.code(), Some(5), "{error}");
+    assert!(error.contains("it may still arrive"), "{error}");
+    let message = port.receive(Access::Now, PATIENCE).unwrap();
+    let bytes: Vec<u8> = message.slices().flatten().copied().collect();
+    assert_eq!(bytes, b"second");
+    // A port that is not let out, one that is nowhere: the same is said of both.
+    let _inner = home.bind(PortOptions::named("inner")).unwrap();
+    for name in ["inner@hall", "none@hall"] {
+        let call = ["port", "call", name, "--domain", &there, "--timeout", "1"];
+        let output = command(&call).output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr).replace("none", "inner");
+        assert_eq!(output.status.code(), Some(5), "{error}");
+        assert!(
+            error.contains("lets out no port named \"inner\""),
+            "{error}"
+        );
+        assert!(error.contains("--spanned"), "{error}");
+    }
+    assert_eq!(roof.status()["lost"].as_array().map(Vec::len), Some(0));
+}
+
+#[test]
 fn what_was_sent_before_a_node_is_told_to_end_arrives() {
     const MESSAGES: u8 = 20;
     const BYTES: usize = 2 << 20;

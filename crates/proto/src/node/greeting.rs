@@ -221,6 +221,14 @@ impl<P: Clone> Node<P> {
                 }
                 Ok(())
             }
+            Some(Record::Members(members)) => {
+                let members = members.iter();
+                let members = members.map(|it| (it.node, it.address.to_owned())).collect();
+                if let Some(peer) = self.carries_for(id) {
+                    self.events.push_back(Event::Members { peer, members });
+                }
+                Ok(())
+            }
             Some(Record::Resumed) => {
                 self.carried(now, id, |association, _| association.resumed());
                 let node = self.connections.get_mut(&id).map(|connection| {
@@ -282,6 +290,16 @@ impl<P: Clone> Node<P> {
     pub fn state(&mut self, statement: &[u8]) {
         if statement.len() <= MAX_STATEMENT {
             self.statements.push(statement.to_vec());
+        }
+    }
+
+    /// Tells all peers, and all that come, which members there are and where they are reached: this
+    /// node too. [`Event::Members`] says the same of a peer.
+    pub fn set_members(&mut self, members: Vec<(NodeId, String)>) {
+        if self.members != members {
+            self.members = members;
+            let all = self.connections.values_mut();
+            all.for_each(|connection| connection.tell = true);
         }
     }
 
@@ -363,6 +381,7 @@ impl<P: Clone> Node<P> {
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.met = true;
             connection.resuming = true;
+            connection.tell = !self.members.is_empty();
         }
         Ok(())
     }
@@ -573,6 +592,7 @@ fn carried_record<P: Clone>(
         | Record::Bye(_)
         | Record::Renew(_)
         | Record::Renewed(_)
-        | Record::Statement(_) => Ok(()),
+        | Record::Statement(_)
+        | Record::Members(_) => Ok(()),
     }
 }

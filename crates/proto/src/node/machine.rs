@@ -48,6 +48,8 @@ pub struct Node<P> {
     pub(super) events: VecDeque<Event<P>>,
     pub(super) served: BTreeSet<PortKey>,
     pub(super) granted: BTreeSet<DomainKey>,
+    /// Members that it tells its peers of, and where they are reached.
+    pub(super) members: Vec<(NodeId, String)>,
     /// Peers that are refused.
     pub(super) forgotten: BTreeSet<NodeId>,
     /// What the cluster's authority has stated: said on each connection, from the first on.
@@ -89,6 +91,7 @@ impl<P: Clone> Node<P> {
             events: VecDeque::new(),
             served: BTreeSet::new(),
             granted: BTreeSet::new(),
+            members: Vec::new(),
             forgotten: BTreeSet::new(),
             statements: Vec::new(),
             // Of no earlier incarnation.
@@ -331,7 +334,7 @@ impl<P: Clone> Node<P> {
     /// The next record to write on a connection.
     pub fn poll_record(&mut self, now: Time, id: ConnectionId) -> Option<OutRecord<P>> {
         let connection = self.connections.get_mut(&id)?;
-        let own = connection.next_record(now);
+        let own = connection.next_record(now, &self.members);
         let own = own.or_else(|| connection.next_statement(&self.statements));
         let record = match own {
             Some(bytes) => Some(bytes),

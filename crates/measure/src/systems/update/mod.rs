@@ -17,6 +17,7 @@ mod exporter;
 mod meter;
 mod operation;
 mod spent;
+pub use spent::processor_time;
 mod units;
 mod word;
 mod work;

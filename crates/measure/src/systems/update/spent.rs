@@ -11,7 +11,7 @@ use crate::error::{MeasureError, Result};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Nanoseconds that all threads of a process have run.
-pub(super) fn processor_time(pid: u32) -> Option<u64> {
+pub fn processor_time(pid: u32) -> Option<u64> {
     let each = threads(pid).ok()?.map(|thread| {
         let line = fs::read_to_string(thread.ok()?.join("schedstat")).ok()?;
         line.split_whitespace().next()?.parse::<u64>().ok()
