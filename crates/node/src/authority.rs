@@ -12,7 +12,8 @@ use portolan_transport::tls::{Certificate, Cluster, Identity, key_id};
 use portolan_transport::{Moment, NodeId};
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateSigningRequestParams, DnType,
-    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, PublicKeyData, SigningKey as _,
+    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, PublicKeyData,
+    SigningKey as _,
 };
 
 use crate::config::is_node_name;
@@ -114,8 +115,7 @@ impl Authority {
         let key = KeyPair::from_pem(&text).map_err(|error| damaged(error.to_string()))?;
         let own = key_id(&key.subject_public_key_info());
         let mut known = certificates(state)?.into_iter();
-        let certificate =
-            known.find(|der| Certificate::read(der).is_ok_and(|c| c.key == own));
+        let certificate = known.find(|der| Certificate::read(der).is_ok_and(|c| c.key == own));
         let statements = Statements::load(state)?;
         let Some(certificate) = certificate.filter(|_| !statements.is_superseded(own)) else {
             return Err(match statements.is_superseded(own) {

@@ -7,8 +7,8 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use portolan_node::audit::{self, Event};
 use portolan_abi::node::Stated;
+use portolan_node::audit::{self, Event};
 use portolan_node::authority::{self, Authority, End};
 use portolan_node::config::{Config, Span, is_node_name};
 use portolan_node::join;

@@ -146,7 +146,8 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
-const KEYS: &str = "name, listen, advertise, peers, directory, silent_after, dead_after, metrics, log, [[span]]";
+const KEYS: &str =
+    "name, listen, advertise, peers, directory, silent_after, dead_after, metrics, log, [[span]]";
 const SPAN_KEYS: &str = "domain, local, nodes, ports";
 
 const NODE_NAME: &str = "a name of 1 to 32 letters, digits, '-', '.' and '_'";
@@ -156,7 +157,8 @@ const HOSTS: &str = "a list of hosts with ports, such as [\"roof.example:7411\"]
 const DIRECTORY: &str = "\"static\"";
 const TIME: &str = "a time from \"1ms\" to \"30d\", such as \"3s\" (units: ms, s, m, h, d)";
 const DEAD: &str = "\"never\", or a time that is longer than silent_after, such as \"30s\" (units: ms, s, m, h, d)";
-const METRICS: &str = "a port on this machine's loopback from 1 to 65535, such as 9411, or an IP address with a port";
+const METRICS: &str =
+    "a port on this machine's loopback from 1 to 65535, such as 9411, or an IP address with a port";
 const LOG: &str = "\"text\" or \"json\"";
 const DOMAIN: &str = "a domain's name of 1 to 80 bytes without '/', '@' and control characters";
 const NODES: &str = "a list of names or ids of nodes, or [\"*\"]";
@@ -473,7 +475,10 @@ domain = "prices"
         assert_eq!(config.listen.to_string(), "[::]:7411");
         assert_eq!((config.peers.len(), config.dead_after), (3, None));
         let metrics = config.metrics.unwrap().to_string();
-        assert_eq!((metrics.as_str(), config.log), ("127.0.0.1:9411", LogFormat::Json));
+        assert_eq!(
+            (metrics.as_str(), config.log),
+            ("127.0.0.1:9411", LogFormat::Json)
+        );
         let said = read("name = \"a\"\nmetrics = \"[::]:1\"").unwrap();
         assert_eq!(said.metrics.unwrap().to_string(), "[::]:1");
         let [cameras, prices] = &config.spans[..] else {
@@ -555,7 +560,10 @@ domain = "prices"
             }
         ));
         let text = wrong.to_string();
-        assert!(text.contains("does not have yet; it must be \"static\""), "{text}");
+        assert!(
+            text.contains("does not have yet; it must be \"static\""),
+            "{text}"
+        );
     }
 
     #[test]

@@ -247,7 +247,9 @@ impl NodeError {
             Self::Superseded { .. } => {
                 "`authority --copy` on the node where it was rotated, then `authority --install` here"
             }
-            Self::NotAccepted { .. } => "`portolan node status` says which authorities are believed",
+            Self::NotAccepted { .. } => {
+                "`portolan node status` says which authorities are believed"
+            }
             Self::NotRunning { .. } => "start it: `portolan node up`",
             Self::Expired { .. } => "set the clock, or join again with another --state",
             Self::Refused { .. } => "invite again: `portolan node invite`",

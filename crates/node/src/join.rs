@@ -514,7 +514,10 @@ impl Guest {
 
     /// Whether it was answered that it is a node now.
     pub fn is_let_in(&self) -> bool {
-        let head = self.answer.as_deref().and_then(|it| it.get(..JoinAnswer::BYTES));
+        let head = self
+            .answer
+            .as_deref()
+            .and_then(|it| it.get(..JoinAnswer::BYTES));
         let head = head.and_then(|head| JoinAnswer::decode(head).ok());
         head.is_some_and(|head| head.outcome == JoinOutcome::Welcome)
     }

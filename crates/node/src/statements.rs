@@ -390,9 +390,8 @@ impl Statements {
     }
 
     fn believed_now(&self, now: Moment) -> impl Iterator<Item = &Authority> {
-        let is_believed = move |it: &&Authority| {
-            !it.is_retired && it.until.is_none_or(|until| now < until)
-        };
+        let is_believed =
+            move |it: &&Authority| !it.is_retired && it.until.is_none_or(|until| now < until);
         self.authorities.iter().filter(is_believed)
     }
 

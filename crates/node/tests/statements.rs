@@ -71,7 +71,9 @@ impl Hall {
 
     fn believed(&self, now: Moment) -> Vec<[u8; 16]> {
         let believed = self.statements().believed(now);
-        let read = believed.iter().map(|der| Certificate::read(der).unwrap().key);
+        let read = believed
+            .iter()
+            .map(|der| Certificate::read(der).unwrap().key);
         read.collect()
     }
 }
@@ -87,7 +89,10 @@ fn a_statement_holds_where_its_signer_is_believed_and_nowhere_else() {
     let (hall, stranger) = (Hall::new(), Hall::new());
     let peer = hall.peer();
     let forget = hall.states(Stated::Forget(ROOF));
-    assert_eq!(peer.accepts(&forget, NOW), Ok(Some(Change::Forgotten(ROOF))));
+    assert_eq!(
+        peer.accepts(&forget, NOW),
+        Ok(Some(Change::Forgotten(ROOF)))
+    );
     assert_eq!(peer.accepts(&forget, NOW), Ok(None), "once");
     let again = hall.states(Stated::Forget(ROOF));
     assert_eq!(peer.accepts(&again, NOW), Ok(None), "of a node one is kept");
@@ -145,9 +150,10 @@ fn a_key_follows_another_and_both_are_believed_until_the_old_one_ends() {
     late = peer.statements();
     assert_eq!(peer.believed(later(31 * day)), [new]);
     let newcomer = peer.peer();
-    let heard = late.all().iter().filter_map(|statement| {
-        newcomer.accepts(statement, later(31 * day)).ok().flatten()
-    });
+    let heard = late
+        .all()
+        .iter()
+        .filter_map(|statement| newcomer.accepts(statement, later(31 * day)).ok().flatten());
     assert_eq!(heard.collect::<Vec<_>>(), [Change::Forgotten(ROOF)]);
     // One that was away hears of it later, by the key that it knows.
     for statement in late.all() {
@@ -204,7 +210,10 @@ fn a_stolen_key_is_retired_with_all_that_follows_it_but_the_one_that_says_so() {
     // Neither the stolen key nor what it has named is heard any more.
     let forget_hall = Stated::Forget(NodeId([1; 16]));
     let refused = peer.accepts(&thief.states(forget_hall), NOW);
-    assert!(matches!(refused, Err(Refusal::NotBelieved { .. })), "{refused:?}");
+    assert!(
+        matches!(refused, Err(Refusal::NotBelieved { .. })),
+        "{refused:?}"
+    );
     let again = thief.rotate(End::Now, NOW);
     for statement in &again {
         let refused = peer.accepts(statement, NOW);

@@ -14,8 +14,8 @@
 //! again.
 
 use portolan_abi::node::{
-    ByeReason, FragmentHead, Hello, NodeId, PortId, Record, RecordFlags, RecordHead, Sent, Versions,
-    WIRE,
+    ByeReason, FragmentHead, Hello, NodeId, PortId, Record, RecordFlags, RecordHead, Sent,
+    Versions, WIRE,
 };
 use portolan_proto::Time;
 use portolan_proto::node::{
@@ -82,7 +82,8 @@ struct End {
 impl End {
     fn new(id: NodeId, peer: NodeId) -> Self {
         let mut node = Node::new(Settings::new(id, 1, [7; 16]));
-        node.set_name(if id == HALL { "hall" } else { "roof" }).unwrap();
+        node.set_name(if id == HALL { "hall" } else { "roof" })
+            .unwrap();
         node.set_budget(DOMAIN, 64 << 20);
         for (port, synchronous) in [(1, false), (2, true)] {
             let settings = PortSettings {
@@ -212,7 +213,10 @@ impl End {
         let wanted: [&[u8]; 6] = [&[0; 5], &[1; 5], &[2; 5], b"inline", b"ask", b"long"];
         assert_eq!(headers, wanted);
         let long = &self.machine.0[5].message;
-        assert_eq!((&long.lengths[..], long.payload), (&[100_000, 1][..], Some(100_001)));
+        assert_eq!(
+            (&long.lengths[..], long.payload),
+            (&[100_000, 1][..], Some(100_001))
+        );
         let flows = [1, 2].map(|port| self.node.flows_to(PortKey(port)));
         assert_eq!(flows, [0, 0], "they were closed");
     }
@@ -342,7 +346,14 @@ fn today_is_as_it_was_recorded() {
 fn greeting(versions: Versions, features: u64) -> Vec<u8> {
     let mut hall = End::new(HALL, ROOF);
     let (_, bytes) = hall.says().unwrap();
-    let Ok((_, Some(Record::Hello(Hello { mut body, name, known })))) = Record::decode(&bytes)
+    let Ok((
+        _,
+        Some(Record::Hello(Hello {
+            mut body,
+            name,
+            known,
+        })),
+    )) = Record::decode(&bytes)
     else {
         panic!("the first record is the greeting");
     };
@@ -374,7 +385,10 @@ fn a_later_build_that_speaks_this_version_too_is_a_peer_and_its_new_records_are_
     assert!(roof.node.view(HALL).is_some());
     roof.node
         .receive(NOW, WIRE_ID, &unknown(RecordFlags(0)), &mut roof.machine);
-    assert!(roof.node.view(HALL).is_none(), "and ends the association if not");
+    assert!(
+        roof.node.view(HALL).is_none(),
+        "and ends the association if not"
+    );
 }
 
 #[test]

@@ -241,7 +241,10 @@ fn a_listener_goes_on_with_the_socket_of_another_and_its_backlog() {
         if let Ok(Some(server)) = new.accept() {
             break server;
         }
-        assert!(std::time::Instant::now() < end, "the client is not accepted");
+        assert!(
+            std::time::Instant::now() < end,
+            "the client is not accepted"
+        );
         std::thread::sleep(Duration::from_millis(1));
     };
     drop(server);

@@ -299,6 +299,11 @@ fn identity(keys: &Path, number: u8, now: Moment) -> Result<State> {
     let first = at(1)?;
     let (key, _) = authority::request(&name)?;
     let certificate = Authority::load(&first)?.sign(&name, &key, now)?;
-    authority::keep(&state, &key, &certificate, &authority::authorities(&first, now)?)?;
+    authority::keep(
+        &state,
+        &key,
+        &certificate,
+        &authority::authorities(&first, now)?,
+    )?;
     Ok(state)
 }

@@ -61,7 +61,10 @@ mod tests {
         let json = said(LogFormat::Json);
         let read: serde_json::Value = serde_json::from_str(&json).unwrap();
         assert_eq!(json.lines().count(), 1);
-        assert_eq!((&read["node"], &read["what"]), (&"hall".into(), &"says \"so\"\n".into()));
+        assert_eq!(
+            (&read["node"], &read["what"]),
+            (&"hall".into(), &"says \"so\"\n".into())
+        );
         assert_eq!(read["peer"], "01".repeat(16));
     }
 }

@@ -183,7 +183,10 @@ pub(super) fn page(status: &Status, counts: &Counts) -> String {
     recorder.handle().render()
 }
 
-#[expect(clippy::cast_precision_loss, reason = "gauges are floating-point numbers")]
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "gauges are floating-point numbers"
+)]
 fn record(status: &Status, counts: &Counts) {
     let set = |name: &'static str, says: &'static str, value: f64| {
         describe_gauge!(name, says);
@@ -198,31 +201,70 @@ fn record(status: &Status, counts: &Counts) {
     let version = env!("CARGO_PKG_VERSION");
     gauge!("portolan_node_info", "name" => name, "node" => node, "version" => version).set(1.0);
     let incarnation = status.incarnation as f64;
-    set("portolan_node_incarnation", "how often it was started", incarnation);
+    set(
+        "portolan_node_incarnation",
+        "how often it was started",
+        incarnation,
+    );
     set(
         "portolan_node_certificate_expires_seconds",
         "when its certificate ends, since 1970",
         counts.expires as f64,
     );
     let forgotten = status.forgotten.len() as f64;
-    set("portolan_node_forgotten", "nodes that are refused", forgotten);
+    set(
+        "portolan_node_forgotten",
+        "nodes that are refused",
+        forgotten,
+    );
     record_peers(status);
     record_spans(status);
     let all = [
-        ("portolan_node_messages_sent_total", "messages to other nodes", counts.sent),
-        ("portolan_node_messages_delivered_total", "messages into ports here", counts.delivered),
-        ("portolan_node_left_behind_total", "messages that could not travel", status.left_behind),
-        ("portolan_node_links_total", "associations that have begun", counts.links),
-        ("portolan_node_links_lost_total", "links that were lost", counts.links_lost),
-        ("portolan_node_joined_total", "newcomers that were let in", counts.joined),
-        ("portolan_node_refused_total", "newcomers, connections, peers that were refused", counts.refused),
+        (
+            "portolan_node_messages_sent_total",
+            "messages to other nodes",
+            counts.sent,
+        ),
+        (
+            "portolan_node_messages_delivered_total",
+            "messages into ports here",
+            counts.delivered,
+        ),
+        (
+            "portolan_node_left_behind_total",
+            "messages that could not travel",
+            status.left_behind,
+        ),
+        (
+            "portolan_node_links_total",
+            "associations that have begun",
+            counts.links,
+        ),
+        (
+            "portolan_node_links_lost_total",
+            "links that were lost",
+            counts.links_lost,
+        ),
+        (
+            "portolan_node_joined_total",
+            "newcomers that were let in",
+            counts.joined,
+        ),
+        (
+            "portolan_node_refused_total",
+            "newcomers, connections, peers that were refused",
+            counts.refused,
+        ),
     ];
     for (name, says, value) in all {
         count(name, says, value);
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "gauges are floating-point numbers")]
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "gauges are floating-point numbers"
+)]
 fn record_peers(status: &Status) {
     describe_gauge!("portolan_node_peers", "peers, by how their links are");
     let states = [
@@ -240,13 +282,25 @@ fn record_peers(status: &Status) {
         "portolan_node_peer_in_flight_bytes",
     );
     describe_gauge!(trip, Unit::Seconds, "the last round trip");
-    describe_gauge!(flight, Unit::Bytes, "bytes that the peer has not acknowledged");
+    describe_gauge!(
+        flight,
+        Unit::Bytes,
+        "bytes that the peer has not acknowledged"
+    );
     let (sent, received) = (
         "portolan_node_peer_sent_bytes_total",
         "portolan_node_peer_received_bytes_total",
     );
-    describe_counter!(sent, Unit::Bytes, "bytes written on the connections that there are");
-    describe_counter!(received, Unit::Bytes, "bytes read on the connections that there are");
+    describe_counter!(
+        sent,
+        Unit::Bytes,
+        "bytes written on the connections that there are"
+    );
+    describe_counter!(
+        received,
+        Unit::Bytes,
+        "bytes read on the connections that there are"
+    );
     for peer in &status.peers {
         let Some(node) = peer.node.clone().filter(|_| is_linked(peer.state)) else {
             continue;
@@ -264,9 +318,15 @@ fn is_linked(state: PeerState) -> bool {
     matches!(state, PeerState::Up | PeerState::Unreachable)
 }
 
-#[expect(clippy::cast_precision_loss, reason = "gauges are floating-point numbers")]
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "gauges are floating-point numbers"
+)]
 fn record_spans(status: &Status) {
-    describe_gauge!("portolan_node_spans", "domains, by how far they are spanned");
+    describe_gauge!(
+        "portolan_node_spans",
+        "domains, by how far they are spanned"
+    );
     for state in [SpanState::Up, SpanState::Joining] {
         let its = status.spans.iter().filter(|span| span.state == state);
         gauge!("portolan_node_spans", "state" => state.in_words()).set(its.count() as f64);
@@ -304,7 +364,10 @@ mod tests {
             (b"\r\n\r\n", "405 Method Not Allowed"),
         ] {
             let said = said(request);
-            assert!(said.starts_with(&format!("HTTP/1.1 {status}\r\n")), "{said}");
+            assert!(
+                said.starts_with(&format!("HTTP/1.1 {status}\r\n")),
+                "{said}"
+            );
             assert_eq!(said.ends_with("\r\n\r\npage"), status == "200 OK");
         }
     }

@@ -49,7 +49,9 @@ impl Programs {
             None => {
                 socket_file::clear(&path, || {
                     match socket::connect_by(&address, Some(Instant::now())) {
-                        Err(SocketError::Refused { .. }) => Err(ErrorKind::ConnectionRefused.into()),
+                        Err(SocketError::Refused { .. }) => {
+                            Err(ErrorKind::ConnectionRefused.into())
+                        }
                         Err(SocketError::NotFound { .. }) => Err(ErrorKind::NotFound.into()),
                         // Its backlog may be full: then somebody has it.
                         Ok(_) | Err(_) => Ok(()),

@@ -105,7 +105,9 @@ pub(super) fn take(state: &State) -> Result<Taken> {
     let Ok(mut socket) = UnixStream::connect(&path) else {
         return Ok(Taken::default());
     };
-    socket.write_all(b"{\"ask\":\"replace\"}\n").map_err(failed())?;
+    socket
+        .write_all(b"{\"ask\":\"replace\"}\n")
+        .map_err(failed())?;
     let not_replaced = |why: &str| NodeError::NotReplaced {
         why: why.to_owned(),
     };

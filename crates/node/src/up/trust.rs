@@ -122,7 +122,9 @@ impl Node {
         let kept = self.trust.statements.keep(&self.state, self.today());
         self.trust.is_unkept = kept.is_err();
         if let Err(error) = kept {
-            self.log(&format!("cannot keep what the authority has stated: {error}"));
+            self.log(&format!(
+                "cannot keep what the authority has stated: {error}"
+            ));
         }
     }
 
@@ -273,7 +275,9 @@ impl Node {
         self.sweep_members();
         self.trust.wrong.clear();
         self.trust.asks_too_often.clear();
-        self.trust.renewals.retain(|_, bucket| !bucket.is_full(clock));
+        self.trust
+            .renewals
+            .retain(|_, bucket| !bucket.is_full(clock));
         let now = self.today();
         // What cannot be swept now is refused by its time.
         let _ = crate::invitations::sweep(&self.state, now);
@@ -288,7 +292,9 @@ impl Node {
         let next_end = self.trust.statements.next_end(now);
         let left = next_end.map(|at| Duration::from_secs(at.seconds.saturating_sub(now.seconds)));
         let at = clock + left.map_or(LOOK, |left| left.min(LOOK));
-        self.looks_at = self.looks_at.min(at.max(clock + Duration::from_millis(100)));
+        self.looks_at = self
+            .looks_at
+            .min(at.max(clock + Duration::from_millis(100)));
     }
 
     fn renew(&mut self) {

@@ -15,7 +15,8 @@ fn id(machine: &Machine) -> String {
 fn believes(machine: &Machine) -> Vec<String> {
     let status = machine.status();
     let all = status["authorities"].as_array().unwrap().iter();
-    all.map(|it| it["key"].as_str().unwrap().to_owned()).collect()
+    all.map(|it| it["key"].as_str().unwrap().to_owned())
+        .collect()
 }
 
 fn forgets(machine: &Machine, node: &str) -> bool {
@@ -119,7 +120,9 @@ fn the_authority_is_rotated_and_all_nodes_get_new_certificates_without_a_hand() 
     let mut cellar = Machine::new("cellar");
     cellar.join(&hall.invite());
     cellar.up();
-    until("the newcomer is linked", || peers(&cellar, "up") == ["hall"]);
+    until("the newcomer is linked", || {
+        peers(&cellar, "up") == ["hall"]
+    });
     until("it believes both", || believes(&cellar).len() == 2);
     // Keys are for their owner alone; nothing is left of the exchange.
     let key = hall.state.join("authority.key");
@@ -147,7 +150,10 @@ fn the_old_authority_ends_by_itself_and_links_go_on() {
     alone.init();
     let first = std::fs::read(alone.state.join("authority.key")).unwrap();
     alone.succeeds(&["authority", "--rotate"]);
-    assert_ne!(std::fs::read(alone.state.join("authority.key")).unwrap(), first);
+    assert_ne!(
+        std::fs::read(alone.state.join("authority.key")).unwrap(),
+        first
+    );
 }
 
 #[test]
@@ -173,7 +179,9 @@ fn a_revoked_authority_is_refused_at_once_and_linked_nodes_come_over() {
     // One that was away has a certificate of the old key only.
     attic.up();
     let refused = |line: &serde_json::Value| line["why"].to_string().contains("different clusters");
-    until("it is refused", || events(&hall, "refused").iter().any(refused));
+    until("it is refused", || {
+        events(&hall, "refused").iter().any(refused)
+    });
     // The old key is of no use here any more.
     let error = roof.fails(&["authority", "--install", copy], 2);
     assert!(error.contains("has a successor"), "{error}");

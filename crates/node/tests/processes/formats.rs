@@ -64,8 +64,14 @@ fn a_program_of_another_format_is_told_that_of_the_node_and_others_are_served() 
     let mut request = SpanRequest::new(&unique("asked"), user, None);
     request.format = OTHER;
     let answer = ask(&request);
-    assert_eq!((answer.outcome, answer.format), (SpanOutcome::Format, FORMAT_VERSION));
-    assert!(hall.status()["spans"][0].is_null(), "it spans nothing for it");
+    assert_eq!(
+        (answer.outcome, answer.format),
+        (SpanOutcome::Format, FORMAT_VERSION)
+    );
+    assert!(
+        hall.status()["spans"][0].is_null(),
+        "it spans nothing for it"
+    );
     // A later version of the question is refused too, and garbage is not answered.
     let mut later = SpanRequest::new(&unique("asked"), user, None);
     later.version += 1;

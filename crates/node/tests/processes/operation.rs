@@ -73,7 +73,10 @@ fn counters_are_asked_for_where_node_toml_says_and_nowhere_else() {
         format!("portolan_node_peer_sent_bytes_total{{peer=\"{node}\"}} "),
         format!("portolan_node_peer_received_bytes_total{{peer=\"{node}\"}} "),
     ] {
-        assert!(page.lines().any(|it| it.starts_with(&begin)), "{begin}\n{page}");
+        assert!(
+            page.lines().any(|it| it.starts_with(&begin)),
+            "{begin}\n{page}"
+        );
     }
     // A newcomer is counted.
     Machine::new("attic").join(&hall.invite());
@@ -102,13 +105,18 @@ fn the_log_has_one_json_object_a_line_if_node_toml_says_so() {
     roof.up();
     let node = roof.status()["node"].clone();
     let is_linked = |line: &serde_json::Value| {
-        line["peer"] == node && line["what"].as_str().is_some_and(|it| it.starts_with("linked"))
+        line["peer"] == node
+            && line["what"]
+                .as_str()
+                .is_some_and(|it| it.starts_with("linked"))
     };
     until("it says so", || {
         let log = hall.log();
         // The first line is the command's.
         let lines = log.lines().filter(|line| line.starts_with('{')).map(json);
-        lines.into_iter().any(|line| is_linked(&line) && line["node"] == "hall")
+        lines
+            .into_iter()
+            .any(|line| is_linked(&line) && line["node"] == "hall")
     });
 }
 

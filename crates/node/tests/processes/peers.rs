@@ -49,7 +49,10 @@ fn nodes_meet_over_ipv6_and_one_listener_takes_both() {
     roof.up();
     assert!(roof.address().starts_with("[::1]:"));
     until("both are linked", || are_linked(&hall, &roof));
-    assert_eq!(roof.status()["peers"][0]["address"], format!("[::1]:{port}"));
+    assert_eq!(
+        roof.status()["peers"][0]["address"],
+        format!("[::1]:{port}")
+    );
     // An IPv4 address at the same listener, and one that is linked with both.
     let mut cellar = Machine::new("cellar");
     cellar.join(&invite(&format!("127.0.0.1:{port}")));
@@ -59,9 +62,15 @@ fn nodes_meet_over_ipv6_and_one_listener_takes_both() {
     ));
     cellar.up();
     until("all are linked", || peers(&cellar, "up").len() == 2);
-    let joined = hall.audit().into_iter().filter(|it| it["event"] == "joined");
+    let joined = hall
+        .audit()
+        .into_iter()
+        .filter(|it| it["event"] == "joined");
     let from: Vec<_> = joined.map(|it| it["from"].to_string()).collect();
-    assert!(from[0].contains("[::1]") && from[1].contains("127.0.0.1"), "{from:?}");
+    assert!(
+        from[0].contains("[::1]") && from[1].contains("127.0.0.1"),
+        "{from:?}"
+    );
     // What is no address is refused by its line.
     hall.kill();
     hall.configure("listen = \"::1:7411:x\"");
@@ -197,7 +206,10 @@ impl Hostile {
         let mut sent = 0;
         let end = Instant::now() + PATIENCE;
         while sent < bytes.len() && Instant::now() < end {
-            match self.connection.send(self.records, &[Source::from(&bytes[sent..])]) {
+            match self
+                .connection
+                .send(self.records, &[Source::from(&bytes[sent..])])
+            {
                 Progress::Moved(moved) => sent += moved,
                 Progress::Blocked => std::thread::sleep(Duration::from_millis(1)),
                 Progress::Ended | Progress::Failed(_) => return,
@@ -250,7 +262,11 @@ fn a_peer_that_asks_for_certificates_without_end_or_states_nonsense_is_bounded()
         count("refused", "a statement:") > 0 && count("refused", "too many certificates") > 0
     });
     std::thread::sleep(Duration::from_millis(200));
-    assert!((1..=8).contains(&count("renewed", "")), "{}", count("renewed", ""));
+    assert!(
+        (1..=8).contains(&count("renewed", "")),
+        "{}",
+        count("renewed", "")
+    );
     assert!(count("refused", "too many certificates") <= 2);
     assert!(count("refused", "a statement:") <= 32);
     assert!(hall.status()["forgotten"].as_array().unwrap().is_empty());
@@ -331,7 +347,10 @@ fn clocks_that_jump_end_no_link_and_certificates_are_renewed_by_them() {
             let now = states.each_ref().map(valid_until);
             now[0] != before[0] && now[1] != before[1]
         });
-        assert!(is_up(hall) && is_up(roof) && since() >= was_up, "the link has stayed");
+        assert!(
+            is_up(hall) && is_up(roof) && since() >= was_up,
+            "the link has stayed"
+        );
     }
     // Back again: what was issued in the future is not valid yet. Links stay.
     jump(0);
@@ -368,7 +387,9 @@ fn a_stranger_that_only_listens_is_given_up_and_the_next_address_is_tried() {
     until("the mute one is given up", || {
         let status = roof.status();
         let mut all = status["peers"].as_array().unwrap().iter();
-        all.any(|it| it["address"] == address.as_str() && it["failure"].to_string().contains("no answer"))
+        all.any(|it| {
+            it["address"] == address.as_str() && it["failure"].to_string().contains("no answer")
+        })
     });
     drop(mute);
 }

@@ -108,12 +108,7 @@ impl Side {
         Self::new(memory, control, 1, context)
     }
 
-    fn new(
-        memory: ConnectionMemory,
-        control: Watched,
-        out: usize,
-        context: &Rc<Context>,
-    ) -> Self {
+    fn new(memory: ConnectionMemory, control: Watched, out: usize, context: &Rc<Context>) -> Self {
         Self {
             context: Rc::clone(context),
             memory,

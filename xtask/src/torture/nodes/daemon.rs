@@ -2,6 +2,7 @@
 
 use super::super::board::{Board, enlist};
 use portolan_node::state::State;
+use portolan_node::up::Start;
 use portolan_transport::clock::SystemClock;
 use std::path::Path;
 use std::process::ExitCode;
@@ -30,8 +31,9 @@ pub(crate) fn run(task: &Task<'_>) -> ExitCode {
         portolan_node::sabotage::switch_off(rule);
     }
     let clock = Arc::new(SystemClock::default());
-    let ran = State::at(task.state)
-        .and_then(|state| portolan_node::up::run(&state, clock, |_| eprintln!("listens")));
+    let ran = State::at(task.state).and_then(|state| {
+        portolan_node::up::run(&state, clock, Start::Alone, |_| eprintln!("listens"))
+    });
     match ran {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
