@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Parser, Subcommand};
+use clap::{ArgGroup, Parser, Subcommand};
 use portolan_node::config::{LISTEN, time};
 use portolan_node::lab::Plan;
 use portolan_transport::NodeId;
@@ -166,7 +166,8 @@ pub(crate) struct UnspanArgs {
 /// now must join again, with another state directory. Forget nodes that you do not know first.
 #[derive(Debug, clap::Args)]
 #[command(after_help = concat!("Example:\n  portolan node authority --copy authority.pem\n  portolan node authority --install authority.pem\n  portolan node authority --rotate", exit_codes!()))]
-#[group(id = "what", required = true, multiple = false, args = ["copy", "install", "rotate", "revoke"])]
+#[command(group = ArgGroup::new("what").required(true).args(["copy", "install", "rotate", "revoke"]))]
+#[group(skip)]
 pub(crate) struct AuthorityArgs {
     /// Write the key and its certificate to this file, which must not be there
     #[arg(long, value_name = "FILE")]

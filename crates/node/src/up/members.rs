@@ -41,7 +41,7 @@ impl Node {
     ) {
         let now = self.clock.now();
         // Of those that cannot be read, the cluster's own list refuses the connection.
-        let forgotten = self.state.forgotten().unwrap_or_default();
+        let forgotten = self.forgotten();
         for (node, address) in members {
             if node == self.id || forgotten.contains(&node) {
                 continue;

@@ -1,7 +1,7 @@
 //! Whom a running node believes and refuses: what the authority states, certificates and their
 //! renewal.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use portolan_transport::tls::Certificate;
@@ -42,6 +42,7 @@ pub(super) struct Trust {
     /// What is not on the disk yet, because there was no room.
     is_unkept: bool,
     renewals: BTreeMap<NodeId, Bucket>,
+    asks_too_often: BTreeSet<NodeId>,
     wrong: BTreeMap<NodeId, u32>,
 }
 
@@ -55,6 +56,7 @@ impl Trust {
             cuts_at: None,
             is_unkept: false,
             renewals: BTreeMap::new(),
+            asks_too_often: BTreeSet::new(),
             wrong: BTreeMap::new(),
         })
     }
@@ -208,7 +210,11 @@ impl Node {
         let now = self.clock.now();
         let bucket = self.trust.renewals.entry(node).or_default();
         if !bucket.take(now, RENEWALS.0, RENEWALS.1) {
-            return self.refused(&node.to_string(), "it asks for too many certificates");
+            // Said once, or the log of refusals would be full of it.
+            if self.trust.asks_too_often.insert(node) {
+                self.refused(&node.to_string(), "it asks for too many certificates");
+            }
+            return;
         }
         match self.sign(node, request) {
             Ok(certificate) => self.engine.renewed(node, &certificate),
@@ -268,6 +274,7 @@ impl Node {
         self.refusals = 0;
         self.sweep_members();
         self.trust.wrong.clear();
+        self.trust.asks_too_often.clear();
         self.trust
             .renewals
             .retain(|_, bucket| !bucket.is_full(clock));
