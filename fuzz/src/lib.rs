@@ -21,6 +21,8 @@
 //! | `rendezvous` | a newcomer's words at a host's socket | the host goes on |
 //! | `records` | records of another node, of each kind | whole or refused; a node that gets them promises no slot twice, and says a bounded number of records |
 //! | `fragments` | fragments of another node, announcements, and what opens transfers | nothing is received beside a transfer's bytes; as `records` |
+//! | `join` | a newcomer's request to a node, damaged | nothing but the whole, true one is let in, once |
+//! | `names` | what programs and their machine's node say to one another | refused, or read whole |
 //! | `topic` | what publishers write, and where they announce themselves | samples that can be read, or typed errors; other publishers are heard; nothing is left |
 //!
 //! What comes from the other side of a connection between domains, and which target says it:

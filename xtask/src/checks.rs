@@ -290,12 +290,22 @@ pub(crate) fn lint() -> ExitCode {
     eprintln!("==> retired words");
     let retired = words::retired(&root());
     retired.iter().for_each(|line| eprintln!("{line}"));
+    eprintln!("==> terms of the glossary");
+    let glossary = words::glossary(&root());
+    glossary.iter().for_each(|line| eprintln!("{line}"));
     eprintln!("==> error types of the library");
     let errors = error_types::too_many(&root());
     errors.iter().for_each(|line| eprintln!("{line}"));
     eprintln!("==> paths in ARCHITECTURE.md");
     let dead = paths::dead(&root());
     dead.iter().for_each(|line| eprintln!("{line}"));
-    let lists = [&differences, &rooms.wrong, &retired, &errors, &dead];
+    let lists = [
+        &differences,
+        &rooms.wrong,
+        &retired,
+        &glossary,
+        &errors,
+        &dead,
+    ];
     code(lists.iter().all(|wrong| wrong.is_empty()) && !done.contains(&false))
 }

@@ -38,17 +38,22 @@ fn short() -> Vec<Step> {
     ]
 }
 
+/// The simulation of nodes, of a size that no short step has.
+const LONG_SIMULATION: &str = "cargo test -p portolan-sim --test simulation -- --ignored";
+
 /// Minutes each.
 fn long() -> Vec<Step> {
     let torture = "cargo xtask torture --seconds 600";
     vec![
         ("loom", "cargo xtask loom".to_owned()),
+        ("nodes, 10,000", LONG_SIMULATION.to_owned()),
         ("mutants", "cargo xtask mutants".to_owned()),
         ("miri", "cargo xtask miri".to_owned()),
         ("fuzz", "cargo xtask fuzz".to_owned()),
         ("torture", torture.to_owned()),
         ("torture, guarded", format!("{torture} --guarded")),
         ("torture, stops", format!("{torture} --stop")),
+        ("torture, nodes", format!("{torture} --nodes")),
     ]
 }
 

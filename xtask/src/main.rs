@@ -20,7 +20,9 @@ mod words;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Parser, Subcommand};
+use serde::Serialize;
 use stage::{Part, SCENES, Scene};
+use std::fmt::Debug;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -48,12 +50,42 @@ enum Task {
     },
     /// Kill processes of a domain everywhere, and audit what is left
     #[command(
-        after_help = "Example:\n  cargo xtask torture --seconds 600 --json\n  cargo xtask torture --seconds 30 --sabotage extents"
+        after_help = "Example:\n  cargo xtask torture --seconds 600 --json\n  cargo xtask torture --seconds 30 --sabotage extents\n  cargo xtask torture --nodes 3 --seconds 600"
     )]
     Torture(TortureArgs),
     /// One process of a torture run
     #[command(hide = true)]
     TortureWorker(WorkerArgs),
+    /// One node of a torture run
+    #[command(hide = true)]
+    TortureNode {
+        #[arg(long)]
+        board: PathBuf,
+        #[arg(long)]
+        place: usize,
+        #[arg(long)]
+        state: PathBuf,
+        #[arg(long)]
+        sabotage: Option<String>,
+    },
+    /// One program of a torture run of nodes
+    #[command(hide = true)]
+    TortureProgram {
+        #[arg(long)]
+        board: PathBuf,
+        #[arg(long)]
+        ledger: PathBuf,
+        #[arg(long)]
+        place: usize,
+        #[arg(long)]
+        domain: String,
+        #[arg(long)]
+        seed: u64,
+        #[arg(long)]
+        nodes: usize,
+        #[arg(long)]
+        programs: usize,
+    },
     /// Stage the one death that a rule of the recovery is for, and audit what is left
     #[command(after_help = "Example:\n  cargo xtask stage wakes\n  cargo xtask stage wakes --off")]
     Stage(StageArgs),
@@ -147,12 +179,17 @@ struct TortureArgs {
     /// Repeats a run's choices, though not its timing
     #[arg(long)]
     seed: Option<u64>,
-    /// Switch one rule of the recovery off; the audit is to notice
-    #[arg(long, value_name = "RULE", value_parser = PossibleValuesParser::new(portolan::sabotage::RULES))]
+    /// Switch one rule of the recovery off, or with `--nodes` of their protocol; the audit is to notice
+    #[arg(long, value_name = "RULE", value_parser = PossibleValuesParser::new(rules()))]
     sabotage: Option<String>,
     /// Workers have this fault now and then; they, or others, are to notice
     #[arg(long, value_name = "FAULT", value_parser = PossibleValuesParser::new(torture::worker::PLANTS))]
     plant: Option<String>,
+    /// Several nodes with programs on each, and wires between them that are cut
+    #[arg(long, num_args = 0..=1, default_missing_value = "3",
+        value_parser = clap::value_parser!(u8).range(2..=torture::nodes::MAX_NODES as i64),
+        conflicts_with_all = ["plant", "processes", "mark", "stop", "guarded"])]
+    nodes: Option<u8>,
     /// Workers
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u8).range(5..=30))]
     processes: u8,
@@ -198,6 +235,12 @@ struct StageArgs {
     off: bool,
 }
 
+/// The rules that can be switched off.
+fn rules() -> impl Iterator<Item = &'static str> {
+    let of_nodes = portolan_node::sabotage::RULES;
+    portolan::sabotage::RULES.into_iter().chain(of_nodes)
+}
+
 fn scene_names() -> impl TypedValueParser<Value = &'static Scene> {
     PossibleValuesParser::new(SCENES.iter().map(|s| s.name))
         .try_map(|name: String| Scene::of(&name).ok_or("there is no such scene"))
@@ -215,6 +258,34 @@ fn main() -> ExitCode {
             sabotage: args.sabotage.as_deref(),
             plant: args.plant.as_deref(),
             guarded: args.guarded,
+        }),
+        Task::TortureNode {
+            board,
+            place,
+            state,
+            sabotage,
+        } => torture::nodes::daemon::run(&torture::nodes::daemon::Task {
+            board: &board,
+            place,
+            state: &state,
+            sabotage: sabotage.as_deref(),
+        }),
+        Task::TortureProgram {
+            board,
+            ledger,
+            place,
+            domain,
+            seed,
+            nodes,
+            programs,
+        } => torture::nodes::program::run(&torture::nodes::program::Task {
+            board: &board,
+            ledger: &ledger,
+            place,
+            domain: &domain,
+            seed,
+            nodes,
+            programs,
         }),
         Task::Stage(args) => stage(&args),
         Task::StageActor {
@@ -252,9 +323,32 @@ fn torture(args: TortureArgs) -> ExitCode {
     let clock = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .unwrap_or_default();
+    let (time, seed) = (
+        Duration::from_secs(args.seconds),
+        args.seed.unwrap_or(clock.as_secs()),
+    );
+    let of_nodes = |rule: &String| portolan_node::sabotage::RULES.contains(&rule.as_str());
+    if args.sabotage.as_ref().is_some_and(of_nodes)
+        != (args.sabotage.is_some() && args.nodes.is_some())
+    {
+        eprintln!(
+            "this rule is not followed in such a run: those of nodes need --nodes, the others go without"
+        );
+        return ExitCode::from(2);
+    }
+    if let Some(nodes) = args.nodes {
+        let report = torture::nodes::run(torture::nodes::Plan {
+            time,
+            seed,
+            nodes: usize::from(nodes),
+            sabotage: args.sabotage,
+            until_found: args.until_found,
+        });
+        return conclude(report, args.json, torture::nodes::Report::is_clean);
+    }
     let report = torture::run(torture::Plan {
-        time: Duration::from_secs(args.seconds),
-        seed: args.seed.unwrap_or(clock.as_secs()),
+        time,
+        seed,
         processes: usize::from(args.processes),
         sabotage: args.sabotage,
         plant: args.plant,
@@ -263,6 +357,15 @@ fn torture(args: TortureArgs) -> ExitCode {
         guarded: args.guarded,
         until_found: args.until_found,
     });
+    conclude(report, args.json, torture::Report::is_clean)
+}
+
+/// Says what came of a run.
+fn conclude<R: Debug + Serialize>(
+    report: std::io::Result<R>,
+    json: bool,
+    is_clean: fn(&R) -> bool,
+) -> ExitCode {
     let report = match report {
         Ok(report) => report,
         Err(error) => {
@@ -270,13 +373,13 @@ fn torture(args: TortureArgs) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    if args.json {
+    if json {
         // Cannot fail: strings, numbers, and maps by strings.
         println!("{}", serde_json::to_string(&report).unwrap_or_default());
     } else {
         println!("{report:#?}");
     }
-    if report.is_clean() {
+    if is_clean(&report) {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE

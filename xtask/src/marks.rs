@@ -1,7 +1,7 @@
 //! Lists the marked steps of the library, and says which processes pass each.
 
 /// Every mark, in order. A test compares it with the sources.
-pub(crate) static MARKS: [&str; 278] = [
+pub(crate) static MARKS: [&str; 283] = [
     "allocate.done",
     "allocate.noted",
     "allocate.run_claimed",
@@ -193,6 +193,7 @@ pub(crate) static MARKS: [&str; 278] = [
     "offer.withdrawn",
     "proxy.changed",
     "proxy.changing",
+    "proxy.reach",
     "public.shown",
     "public.taken",
     "receive.before_retire",
@@ -219,9 +220,9 @@ pub(crate) static MARKS: [&str; 278] = [
     "segment.closing",
     "segment.in_use",
     "segment.joining",
+    "segment.let_go",
     "segment.marked",
     "segment.posted",
-    "segment.reissuing",
     "segment.shared",
     "send.before_claim",
     "send.before_publish",
@@ -267,8 +268,10 @@ pub(crate) static MARKS: [&str; 278] = [
     "sleep.before_futex",
     "span.answered",
     "span.asked",
+    "topic.joined",
     "topic.kept",
     "topic.shared",
+    "topic.taken_back",
     "unexport.closed",
     "unexport.closing",
     "unexport.ordered",
@@ -279,6 +282,8 @@ pub(crate) static MARKS: [&str; 278] = [
     "update.kernel",
     "watch.fired",
     "watch.firing",
+    "watch.reach_told",
+    "watch.reaching",
     "watch.taken",
 ];
 

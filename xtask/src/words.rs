@@ -46,6 +46,9 @@ const PLACES: &[&str] = &[
     "xtask",
 ];
 
+/// Most terms that the glossary explains.
+const MOST_TERMS: usize = 80;
+
 /// The file that has to name them.
 const LIST: &str = "xtask/src/words.rs";
 
@@ -85,6 +88,31 @@ pub(crate) fn retired(root: &Path) -> Vec<String> {
         }
     }
     found
+}
+
+/// What is wrong with the glossary: it has too many terms, or one twice.
+pub(crate) fn glossary(root: &Path) -> Vec<String> {
+    let text = std::fs::read_to_string(root.join("GLOSSARY.md")).unwrap_or_default();
+    let terms: Vec<&str> = text.lines().flat_map(terms).collect();
+    let twice = (1..terms.len()).filter(|&at| terms[..at].contains(&terms[at]));
+    let mut found: Vec<String> = twice
+        .map(|at| format!("GLOSSARY.md: {} stands there twice", terms[at]))
+        .collect();
+    if terms.len() > MOST_TERMS {
+        let many = terms.len();
+        let instead = "explain one that a single module uses in that module's header";
+        found.push(format!(
+            "GLOSSARY.md: {many} terms, at most {MOST_TERMS}: {instead}"
+        ));
+    }
+    found
+}
+
+/// The terms that a row of the glossary explains.
+fn terms(row: &str) -> impl Iterator<Item = &str> {
+    let row = row.strip_prefix("| **").unwrap_or_default();
+    let cell = row.split_once(" |").map_or("", |(cell, _)| cell);
+    cell.split("**").step_by(2).filter(|term| !term.is_empty())
 }
 
 /// Files below `place`, or itself, that people read.
@@ -152,6 +180,25 @@ mod tests {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let found = retired(&root);
         assert!(found.is_empty(), "{}", found.join("\n"));
+    }
+
+    #[test]
+    fn the_glossary_has_few_terms_and_each_once() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let found = glossary(&root);
+        assert!(found.is_empty(), "{}", found.join("\n"));
+
+        let row = "| **unreachable**, **given up** | of a peer, *silent* |";
+        assert_eq!(terms(row).collect::<Vec<_>>(), ["unreachable", "given up"]);
+        assert_eq!(terms("| word | meaning |").count(), 0);
+        let full = std::env::temp_dir().join(format!("portolan-terms-{}", std::process::id()));
+        std::fs::create_dir_all(&full).unwrap();
+        let rows = |most| (0..most).map(|n| format!("| **term {n}** | so |\n"));
+        let many: String = rows(MOST_TERMS + 1).chain(rows(1)).collect();
+        std::fs::write(full.join("GLOSSARY.md"), many).unwrap();
+        let found = glossary(&full);
+        std::fs::remove_dir_all(&full).unwrap();
+        assert_eq!(found.len(), 2, "{found:?}");
     }
 
     #[test]

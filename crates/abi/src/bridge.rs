@@ -48,6 +48,9 @@ pub const SEALED: u8 = b'S';
 pub const RING_BYTES: core::ops::RangeInclusive<u64> = 64 << 10..=16 << 20;
 /// Parts of sealed memory in one message: what its sender put in, and one for all extents.
 pub const MAX_SEALED: usize = 17;
+/// Requests of one connection that are under way at one time, at the most. A client sends no more, and
+/// an offering process reads none while as many as it allows are with its server.
+pub const MAX_REQUESTS: usize = 1024;
 /// Packets of descriptors that are taken before the frame headers that name them were read: of one
 /// frame that is whole, and of one that is being written.
 pub const MAX_SEALED_AHEAD: usize = 2;

@@ -39,7 +39,7 @@ word! {
         /// What it is doing.
         pub phase: PortPhase = 0..8,
         /// The space that it is bound to; while it moves, the space that sent it. Of a segment, the
-        /// space that is about to close or rename it, and 0 most of the time.
+        /// space that keeps it, or that is about to close it, and 0 most of the time.
         pub owner: u8 = 8..16,
         /// Serves requests (a synchronous port) instead of messages.
         pub synchronous: bool = 16..17,
@@ -52,10 +52,9 @@ word! {
         /// Is a segment: it has no owner, and lives as long as a right on it exists. Its one
         /// message, which no receiver takes, holds the memory.
         pub shared: bool = 20..21,
-        /// Of a segment: its publisher, the space in `owner`, is about to give it another name, or
-        /// has no right by that name yet. Meanwhile nobody closes it. A space that makes a right
-        /// from the name clears this.
-        pub reissuing: bool = 21..22,
+        /// Of a segment: the space in `owner`, which made it, keeps it to write it again and again.
+        /// Meanwhile no space closes it.
+        pub kept: bool = 21..22,
         /// Lets its name out: members of the domain on other nodes find it, if a node spans the
         /// domain.
         pub spanned: bool = 22..23,
@@ -72,6 +71,8 @@ word! {
 
 /// The bit [`PortStatus::proxied`].
 const PROXIED: u64 = 1 << 56;
+/// The bit [`PortStatus::unreachable`].
+const UNREACHABLE: u64 = 1 << 57;
 
 /// Bits of a port's generation.
 pub const GENERATION_BITS: u32 = 24;
@@ -88,7 +89,7 @@ impl PortStatus {
         copied: false,
         replies: false,
         shared: false,
-        reissuing: false,
+        kept: false,
         spanned: false,
         generation: 0,
         proxied: false,
@@ -101,6 +102,13 @@ impl PortStatus {
     pub const fn takes_elsewhere(generation: u32, synchronous: Option<bool>) -> (u64, u64) {
         let (mask, value) = Self::takes(generation, synchronous);
         (mask, value | PROXIED)
+    }
+
+    /// The same of a proxied port that takes messages, its node silent or not: for a question about
+    /// what it took before.
+    pub const fn takes_flush(generation: u32) -> (u64, u64) {
+        let (mask, value) = Self::takes_elsewhere(generation, Some(false));
+        (mask & !UNREACHABLE, value)
     }
 
     /// A mask, and what a status word under it must be, for a port of this generation that
@@ -398,6 +406,9 @@ pub mod event {
     /// A request will not be answered, and the port had no room for a word that says so; its
     /// tag stands beside the events.
     pub const UNANSWERED: u32 = 4;
+    /// A watched port on another node may be within reach again, or out of it; the watch table says
+    /// which.
+    pub const REACH: u32 = 8;
 }
 
 #[cfg(test)]
@@ -414,7 +425,7 @@ mod tests {
             copied: true,
             replies: true,
             shared: true,
-            reissuing: true,
+            kept: true,
             spanned: true,
             generation: GENERATION_MASK,
             proxied: true,
@@ -498,6 +509,8 @@ mod tests {
                 let (mask, value) = PortStatus::takes_elsewhere(7, synchronous);
                 assert_eq!(status.pack() & mask == value, elsewhere, "{status:?}");
             }
+            let (mask, value) = PortStatus::takes_flush(7);
+            assert_eq!(status.pack() & mask == value, status.proxied, "{status:?}");
         }
         let right = RightWord {
             kind: RightKind::Receive,

@@ -383,7 +383,7 @@ words! {
         PortStatus { copied: true, ..PortStatus::FRESH } => "40000",
         PortStatus { replies: true, ..PortStatus::FRESH } => "80000",
         PortStatus { shared: true, ..PortStatus::FRESH } => "100000",
-        PortStatus { reissuing: true, ..PortStatus::FRESH } => "200000",
+        PortStatus { kept: true, ..PortStatus::FRESH } => "200000",
         PortStatus { spanned: true, ..PortStatus::FRESH } => "400000",
     }
     queue_places: QueuePlace {

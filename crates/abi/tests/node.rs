@@ -7,10 +7,10 @@ use portolan_abi::connect::OfferName;
 use portolan_abi::limits::{MAX_EXTENTS, MAX_HEADER};
 use portolan_abi::node::{
     ANSWERS, Announce, Asks, AssociationId, Bye, ByeReason, Dead, DeadReason, FragmentHead,
-    FragmentKind, Hello, HelloBody, INLINE, Lent, MAX_FRAGMENT, MAX_KNOWN, MAX_RECORD, MessageBody,
-    MessageRecord, NamesAnswer, NamesQuestion, NodeEntry, NodeId, NodeName, Ping, PortId, Record,
-    RecordFlags, RecordHead, RecordKind, Resolve, ResolveFailure, Says, Sent, SpanAnswer,
-    SpanOutcome, SpanRequest, Versions,
+    FragmentKind, Hello, HelloBody, INLINE, Lent, MAX_FRAGMENT, MAX_KNOWN, MAX_MEMBERS, MAX_RECORD,
+    Member, MessageBody, MessageRecord, NamesAnswer, NamesQuestion, NodeEntry, NodeId, NodeName,
+    Ping, PortId, Record, RecordFlags, RecordHead, RecordKind, Resolve, ResolveFailure, Says, Sent,
+    SpanAnswer, SpanOutcome, SpanRequest, Versions,
 };
 use portolan_abi::slot::Kind;
 
@@ -106,6 +106,21 @@ fn examples() -> Vec<(Record<'static>, &'static str)> {
         ),
         (Record::Renew(b"request"), "72657175 657374"),
         (Record::Renewed(b"certificate"), "63657274 69666963 617465"),
+        (Record::Statement(b"statement"), "73746174 656d656e 74"),
+        (
+            Record::Members(vec![
+                Member {
+                    node: NodeId([0xaa; 16]),
+                    address: "[::]:7",
+                },
+                Member {
+                    node: NodeId([0xbb; 16]),
+                    address: "roof:74",
+                },
+            ]),
+            "02000000 aaaaaaaa aaaaaaaa aaaaaaaa aaaaaaaa 065b3a3a 5d3a37bb bbbbbbbb \
+             bbbbbbbb bbbbbbbb bbbbbb07 726f6f66 3a3734",
+        ),
         (
             Record::Message(message(Kind::Request)),
             "01010000 03000000 02000000 05000000 11000000 00000000 01000000 00000000 \
@@ -244,7 +259,7 @@ fn unknown_records_are_skipped_if_they_are_optional() {
         RecordKind::Inspect,
     ];
     let kinds = reserved.iter().map(|kind| *kind as u16);
-    for kind in kinds.chain([0, 7, 1000, u16::MAX]) {
+    for kind in kinds.chain([0, 20, 1000, u16::MAX]) {
         let head = |flags| RecordHead {
             length: 20,
             kind,
@@ -291,6 +306,31 @@ fn what_is_over_its_limit_is_refused() {
     let bytes = Record::Hello(crowd).with(SENT);
     let (_, read) = Record::decode(&bytes).unwrap();
     assert!(matches!(read, Some(Record::Hello(h)) if h.known.len() == MAX_KNOWN));
+    let member = |address| Member {
+        node: NodeId([1; 16]),
+        address,
+    };
+    let long = "h".repeat(256);
+    // One without an address is left out, and so is what is too many.
+    let many = [
+        vec![member("a b"), member(""), member(&long)],
+        vec![member("a:1"); 99],
+    ]
+    .concat();
+    let bytes = Record::Members(many).with(SENT);
+    let (_, read) = Record::decode(&bytes).unwrap();
+    assert_eq!(
+        read,
+        Some(Record::Members(vec![member("a:1"); MAX_MEMBERS]))
+    );
+    let mut more = bytes[RecordHead::BYTES..].to_vec();
+    more[0] += 1;
+    more.extend([1; 16].iter().chain(b"\x03a:1"));
+    let head = RecordHead {
+        length: u32::try_from(RecordHead::BYTES + more.len()).unwrap(),
+        ..RecordHead::decode(&bytes[..RecordHead::BYTES]).unwrap()
+    };
+    assert!(Record::decode(&[&head.encode()[..], &more].concat()).is_err());
     for name in ["", "a@b", "a\0b", &"n".repeat(64)] {
         let (flow, domain) = (1, "roof");
         let resolve = Resolve { flow, domain, name };

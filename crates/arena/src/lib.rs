@@ -3,7 +3,9 @@
 //!
 //! A region has one address in every member of its domain, so a structure whose parts
 //! all lie in a message's extents is valid wherever the message arrives. This crate
-//! makes such structures; `portolan::structure` puts them into messages.
+//! makes such structures; `portolan::structure` puts them into messages. The *arena* is the
+//! allocator that hands out memory of the message's extents; the *root* is the value from which a
+//! program reaches all others.
 //!
 //! | module | what |
 //! |---|---|

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use portolan::JoinError;
 use portolan_measure::MeasureError;
@@ -73,7 +74,7 @@ pub(crate) enum CliError {
     #[error("no domain named {name:?} in time: {others}")]
     NoDomainInTime { name: String, others: String },
     /// The state's: there was no such port in time.
-    #[error("no port named {name:?} in the domain {domain:?} in time")]
+    #[error("{}", no_port(.name, .domain))]
     NoPort { name: String, domain: String },
     /// The state's: no message came in time.
     #[error("nothing came to the port {name:?} in time")]
@@ -85,14 +86,31 @@ pub(crate) enum CliError {
     #[error("the queue of the port {name:?} is full ({slots} messages)")]
     Full { name: String, slots: usize },
     /// The peer's: the port is gone.
-    #[error("the port {name:?} died: its owner closed it or died")]
+    #[error(
+        "the port {name:?} died: its owner closed it or died, or a node between spans the domain no more"
+    )]
     PortDied { name: String },
+    /// The state's: its node has not said in time that it has the message.
+    #[error(
+        "the message to the port {name:?} was sent, and it is not known in time whether it is there; it may still arrive"
+    )]
+    Unacknowledged { name: String },
+    /// The peer's: its node was given up, or the port died, before the message was there.
+    #[error("the message to the port {name:?} was sent, and is lost unless it had arrived: {why}")]
+    MessageLost { name: String, why: String },
     /// The peer's: it dropped the request.
     #[error("the server of the port {name:?} dropped the request unanswered")]
     Unanswered { name: String },
     /// The peer's: its node is silent.
-    #[error("the port {name:?} is on node {node:?}, which is silent")]
-    Unreachable { name: String, node: String },
+    #[error(
+        "the port {name:?} is on node {node:?}, which has been silent for {:.1} s",
+        .silent.as_secs_f64()
+    )]
+    Unreachable {
+        name: String,
+        node: String,
+        silent: Duration,
+    },
     /// The peer's: its node was given up.
     #[error(
         "node {node:?} was given up before the port {name:?} answered; the request may have been served"
@@ -175,6 +193,8 @@ impl CliError {
             | Self::NoAnswer { .. }
             | Self::Full { .. }
             | Self::PortDied { .. }
+            | Self::Unacknowledged { .. }
+            | Self::MessageLost { .. }
             | Self::Unreachable { .. }
             | Self::NodeLost { .. }
             | Self::Unanswered { .. } => Blame::Peer,
@@ -216,13 +236,23 @@ impl CliError {
                 "check the name (--domain), start a program that makes it (`portolan port receive` does), or wait longer (--timeout)"
             }
             Self::NoPort { .. } => {
-                "start the program that binds it, name its domain (--domain), or wait longer (--timeout)"
+                "start the program that binds it (with --spanned, or `.spanned()`, for other machines), name its domain (--domain), or wait longer (--timeout)"
             }
             Self::NothingCame { .. } => "wait longer (--timeout), or look whether its senders run",
             Self::NoAnswer { .. } => "wait longer (--timeout), or look whether its server hangs",
             Self::Full { .. } => "let the receiver catch up, wait longer (--timeout), or --drop",
-            Self::PortDied { .. } => "start its owner again, and repeat the command",
-            Self::Unreachable { .. } => "try again later; `portolan node status` says since when",
+            Self::PortDied { .. } => {
+                "start its owner again, or span the domain again (`portolan node span`), and repeat the command"
+            }
+            Self::Unacknowledged { .. } => {
+                "wait longer (--timeout); `portolan node status` says what waits for whom"
+            }
+            Self::MessageLost { .. } => {
+                "look at that machine and at the network (`portolan node status`), and send it again if it may come twice"
+            }
+            Self::Unreachable { .. } => {
+                "try again later; look at that machine and at the network (`portolan node status`)"
+            }
             Self::NodeLost { .. } => {
                 "look at that machine and at the network (`portolan node status`), and repeat the command"
             }
@@ -252,9 +282,13 @@ impl CliError {
             | Self::NoPort { .. }
             | Self::NothingCame { .. }
             | Self::Unreachable { .. }
+            | Self::Unacknowledged { .. }
             | Self::NoAnswer { .. } => IN_VAIN,
             Self::Full { .. } => FULL,
-            Self::PortDied { .. } | Self::NodeLost { .. } | Self::Unanswered { .. } => DEAD,
+            Self::PortDied { .. }
+            | Self::MessageLost { .. }
+            | Self::NodeLost { .. }
+            | Self::Unanswered { .. } => DEAD,
             _ => self.blame().exit_code(),
         }
     }
@@ -266,6 +300,18 @@ impl CliError {
             return;
         }
         self.blame().report(self, &self.remedy());
+    }
+}
+
+/// That no port of this name was found.
+fn no_port(name: &str, domain: &str) -> String {
+    match name.split_once('@') {
+        Some((port, node)) => {
+            format!(
+                "node {node:?} lets out no port named {port:?} of the domain {domain:?} in time"
+            )
+        }
+        None => format!("no port named {name:?} in the domain {domain:?} in time"),
     }
 }
 

@@ -22,6 +22,7 @@ pub(crate) enum Command {
     List(ListArgs),
     Claims(ClaimsArgs),
     Run(RunArgs),
+    Verdicts(VerdictsArgs),
     /// A further process of a running experiment. Not for users.
     #[command(name = portolan_measure::child::ARGUMENT, hide = true)]
     Peer,
@@ -45,13 +46,21 @@ pub(crate) struct ClaimsArgs {
     pub(crate) json: bool,
 }
 
+/// Print the verdicts of an earlier run as Markdown, with the figures that decide them.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  portolan-lab verdicts lab/report.json")]
+pub(crate) struct VerdictsArgs {
+    /// A report.json that `run --out DIR` left
+    pub(crate) report: PathBuf,
+}
+
 /// Run one experiment, or all of them.
 ///
 /// Prints the tables and verdicts. With --out (and always for `all`) it leaves a page
 /// that needs nothing else, the same as JSON, and each plot as a file.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example:\n  portolan-lab run tables\n  portolan-lab run all --out after --compare before/report.json"
+    after_help = "Example:\n  portolan-lab run tables\n  portolan-lab run all --out after --compare before/report.json\n  portolan-lab run all --attempts 3"
 )]
 pub(crate) struct RunArgs {
     /// An experiment's name, or "all"
@@ -69,6 +78,14 @@ pub(crate) struct RunArgs {
     /// Show an earlier run's report.json beside this one
     #[arg(long, value_name = "FILE")]
     pub(crate) compare: Option<PathBuf>,
+    /// Do an experiment so many times at the most, until neither others' work nor a change of the
+    /// machine's pace takes its answers back; the last time counts
+    #[arg(long, value_name = "TIMES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) attempts: u32,
+    /// This program built with the feature `probes`, which does `breakdown` for a build without
+    /// (default: portolan-lab-probes beside this program, if there is one)
+    #[arg(long, value_name = "PROGRAM")]
+    pub(crate) probes: Option<PathBuf>,
     /// Run as if this machine lacked a feature
     #[arg(long, value_enum, value_name = "FEATURE")]
     pub(crate) without: Vec<FeatureName>,

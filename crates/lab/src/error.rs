@@ -31,6 +31,9 @@ pub(crate) enum LabError {
         found: u32,
         expected: u32,
     },
+    /// Caller's: what is named as this program with probes is not that.
+    #[error("{path} is not this program built with probes: {why}")]
+    NotTheProbes { path: PathBuf, why: String },
     /// While measuring; its own text says whose fault it is.
     #[error(transparent)]
     Measure(#[from] MeasureError),
@@ -65,7 +68,8 @@ impl LabError {
             | Self::Output { .. }
             | Self::Earlier { .. }
             | Self::NotAReport { .. }
-            | Self::OtherFormat { .. } => Blame::Caller,
+            | Self::OtherFormat { .. }
+            | Self::NotTheProbes { .. } => Blame::Caller,
             Self::Measure(error) => error.blame(),
             Self::Failed { .. } => Blame::System,
         }
@@ -80,6 +84,9 @@ impl LabError {
             }
             Self::OtherFormat { .. } => {
                 "make the earlier report again with this version, or compare by that version"
+            }
+            Self::NotTheProbes { .. } => {
+                "build it of the same sources with --features probes, or name another (--probes PROGRAM)"
             }
             Self::Measure(error) => error.remedy(),
             Self::Failed { .. } => "the report says why, beside each; run that one alone",

@@ -113,8 +113,8 @@ impl Context<'_> {
             Need::Guarded => self.features.unguarded.clone(),
             Need::Peers => self.features.unpeered.clone(),
             Need::Probes => (!portolan::probes::COMPILED).then(|| {
-                "it needs a build with probes (cargo run --release -p portolan-lab \
-                 --features probes -- run ...)"
+                "it needs a build with probes: this one (cargo run --release -p portolan-lab \
+                 --features probes -- run ...), or another for it alone (--probes PROGRAM)"
                     .to_owned()
             }),
             Need::Memory(wanted) => {

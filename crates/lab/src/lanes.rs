@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use portolan_measure::case::{Case, Mode, Placement};
-use portolan_measure::run::{self, Run};
+use portolan_measure::run::{self, Counted, Run};
 use portolan_measure::sampler::{Sampler, clock_cost};
 
 use crate::clock::Timed;
@@ -74,6 +74,8 @@ pub(crate) struct Track {
     pub(crate) times: Vec<f64>,
     /// Seconds that the receiver spent on each message, by slice; of rows about that.
     pub(crate) received: Vec<f64>,
+    /// What was counted beside the time, by event; of rows about that.
+    pub(crate) counted: Vec<Counted>,
 }
 
 impl Lanes {
@@ -109,8 +111,9 @@ impl Lanes {
             }
         }
         let mut tracks = Vec::new();
-        for (track, run, _) in self.lanes {
+        for (mut track, run, _) in self.lanes {
             context.progress.step(track.name.clone());
+            track.counted = run.counted();
             run.finish()?;
             tracks.push(track);
         }
@@ -125,7 +128,14 @@ impl Track {
             name: name.to_owned(),
             times: Vec::new(),
             received: Vec::new(),
+            counted: Vec::new(),
         }
+    }
+
+    /// How often, or how much, of what is called so.
+    pub(crate) fn count(&self, what: &str) -> Option<f64> {
+        let found = self.counted.iter().find(|counted| counted.what == what);
+        found.map(|counted| counted.value)
     }
 
     pub(crate) fn timed(&self) -> Timed {

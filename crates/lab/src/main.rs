@@ -6,6 +6,7 @@
 //! portolan-lab run tables              one experiment, as text
 //! portolan-lab run all --out DIR       every one, as a page, as JSON and as plots
 //! portolan-lab run all --compare OLD   beside an earlier run
+//! portolan-lab verdicts REPORT         an earlier run's verdicts, as Markdown
 //! ```
 //!
 //! | module | what is there |
@@ -20,9 +21,10 @@
 //! | [`steps`] | steps of telling another thread, measured alone |
 //! | [`counter`], [`stepped`] | instructions, by the processor's counters or by stepping |
 //! | [`load`] | what others take of the machine meanwhile |
+//! | [`probed`] | another build of this program, for the experiment that needs the library's probes |
 //! | [`paper`] | figures of the papers that several experiments use |
 //! | [`child`] | what its further processes do |
-//! | [`text`], [`page`] | a report for a terminal, and for a browser |
+//! | [`text`], [`page`], [`markdown`] | a report for a terminal, for a browser, and its verdicts for documents |
 //!
 //! An experiment only measures and judges; none prints. What is printed, drawn and
 //! compared is all in the report, so a page can be made from its JSON alone.
@@ -44,10 +46,12 @@ mod lanes;
 mod line;
 mod load;
 mod machine;
+mod markdown;
 mod outcome;
 mod page;
 mod pair;
 mod paper;
+mod probed;
 mod progress;
 mod report;
 mod run;
@@ -69,6 +73,7 @@ fn main() -> ExitCode {
         Command::List(args) => run::list(&args),
         Command::Claims(args) => run::claims(&args),
         Command::Run(args) => run::run(&args),
+        Command::Verdicts(args) => run::verdicts(&args),
         Command::Peer => portolan_measure::child::main(child::serve),
     };
     match done {

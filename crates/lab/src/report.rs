@@ -80,6 +80,12 @@ pub(crate) struct Record {
     /// Processors that others took meanwhile. Not known where the system does not tell.
     #[serde(default)]
     pub(crate) others: Option<f64>,
+    /// Why it was done again, each time.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) again: Vec<String>,
+    /// What did it, if that is another build than the report's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) by: Option<Build>,
     pub(crate) result: Ending,
 }
 
@@ -290,9 +296,22 @@ struct Format {
 }
 
 impl Record {
+    /// How it was done, where that is not as all others were.
+    pub(crate) fn how(&self) -> Option<String> {
+        let mut how = Vec::new();
+        if let Some(by) = &self.by {
+            how.push(format!("It was done by a build with {}.", by.features()));
+        }
+        if !self.again.is_empty() {
+            let before = self.again.join("; ");
+            how.push(format!("It was done again, because at first {before}."));
+        }
+        (!how.is_empty()).then(|| how.join(" "))
+    }
+
     /// Why none of its figures decides anything. `before`: the load before the run, where the
     /// system does not tell what others took during the experiment.
-    fn doubts(&self, before: f64) -> Vec<String> {
+    pub(crate) fn doubts(&self, before: f64) -> Vec<String> {
         let mut doubts = Vec::new();
         let limit = Unit::Count.quote(load::BUSY);
         match self.others {
@@ -524,6 +543,27 @@ mod tests {
         report.machine.facts.load_before = 0.8;
         report.settle();
         assert_eq!(verdicts(&report, 0)[0].holds, Answer::Holds);
+    }
+
+    #[test]
+    fn it_is_said_that_an_experiment_was_done_again_or_by_another_build() {
+        let mut report = of_pace([100e-9, 100e-9]);
+        assert_eq!(report.records[0].how(), None);
+        report.records[0].again = vec!["others took 1 processors".to_owned()];
+        report.records[0].by = Some(Build {
+            features: vec!["probes".to_owned()],
+            ..report.build.clone()
+        });
+        let text = crate::text::report(&report, None);
+        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        for shown in [text, crate::page::render(&report, None)] {
+            for says in [
+                "It was done by a build with probes.",
+                "done again, because at first others took 1 processors.",
+            ] {
+                assert!(shown.contains(says), "{shown}");
+            }
+        }
     }
 
     #[test]

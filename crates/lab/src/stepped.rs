@@ -29,7 +29,7 @@ use serde::{Deserialize, Serialize};
 use crate::calls::{MEETING, SERVICE, SMALL, WorkClient, WorkService, Worker};
 use crate::child;
 use crate::error::{LabError, Result};
-use crate::steps::{self, BURST, Locked, Signals, until};
+use crate::steps::{self, BURST, Locked, PATIENCE, Signals, until};
 
 /// Calls whose server is stepped through, of each kind; the fewest instructions count.
 const CALLS: usize = 10;
@@ -213,7 +213,10 @@ fn be_calls([ours, other]: [usize; 2], control: &Control, fds: Vec<OwnedFd>) -> 
     let options = ServerOptions::default().waiting(Waiting::Poll);
     let _server = rpc::serve(&domain, SERVICE, WorkService(Worker), &options)
         .map_err(LabError::library(doing))?;
-    let options = ClientOptions::default().waiting(Waiting::Poll);
+    // A stepped server is slow: it would be asked for the answer meanwhile, and that counted.
+    let options = ClientOptions::default()
+        .period(PATIENCE)
+        .waiting(Waiting::Poll);
     let deadline = Deadline::after(MEETING);
     let client = WorkClient::connect_with(&domain, SERVICE, &options, deadline)
         .map_err(LabError::library(doing))?;

@@ -66,10 +66,12 @@ fn record(record: &Record, earlier: Earlier<'_>, pace: Option<&str>) -> String {
         Ending::LeftOut { why } => wrapped(&format!("Left out: {why}.")),
         Ending::Failed { error } => wrapped(&format!("Failed: {error}.")),
     };
+    let how = record.how();
     format!(
-        "{title}\n{rule}\n{}{}{body}",
+        "{title}\n{rule}\n{}{}{}{body}",
         wrapped(&record.about.hypothesis),
-        pace.map_or_else(String::new, wrapped)
+        pace.map_or_else(String::new, wrapped),
+        how.as_deref().map_or_else(String::new, wrapped),
     )
 }
 

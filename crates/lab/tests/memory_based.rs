@@ -5,8 +5,8 @@ mod support;
 
 use serde_json::Value;
 use support::{
-    array, at_least, at_most, cell, figure, figures_are_sound, follows_from, quick, rows, table,
-    verdict, why_left_out,
+    array, at_least, at_most, cell, figure, figures_are_sound, follow_from, follows_from, quick,
+    rows, table, verdict, why_left_out,
 };
 
 /// This machine's second processor, without which there is no delivery to another one.
@@ -43,6 +43,7 @@ fn the_model_is_the_papers_and_runs_with_our_parameters() {
     for (id, answer) in [
         ("model-shares", "fit"),
         ("model-null-rpc", "model"),
+        ("signals-most", "model"),
         ("rises-with-distance", "model"),
         ("rises-with-speed", "model"),
         ("rises-over-a-link", "model"),
@@ -56,8 +57,11 @@ fn the_model_is_the_papers_and_runs_with_our_parameters() {
         fit.contains("Fitted was") && fit.contains("it gives 50/47/3"),
         "{fit}"
     );
-    let most = verdict(&outcome, "signals-most");
-    follows_from(most, "address-valued signals, near", at_least(0.5));
+    let most = figure(
+        verdict(&outcome, "signals-most"),
+        "address-valued signals, near",
+    );
+    assert!(most["here"].is_f64() && most["paper"] == 0.79, "{most}");
     // Figure 6 rises, and stays within three to five.
     let plots = array(&outcome["plots"]);
     assert_eq!(plots.len(), 3);
@@ -155,7 +159,9 @@ fn calls_stand_beside_other_systems_and_the_papers() {
                 );
             }
         }
-        assert_eq!(cell(table, "calls", "32 B there and back")["paper"], 47e-6);
+        // Between two processors, as the paper's.
+        let paper = &cell(table, "calls", "32 B there and back")["paper"];
+        assert_eq!(paper == 47e-6, *way == "rpc-asleep-apart", "{way}");
     }
     let components = table(&outcome, "rpc-components").unwrap();
     for (row, paper) in [
@@ -167,11 +173,13 @@ fn calls_stand_beside_other_systems_and_the_papers() {
         assert_eq!(cell(components, row, "a call")["paper"], paper, "{row}");
     }
     let faster = verdict(&outcome, "rpc-faster-than-copying");
-    follows_from(faster, "asleep, to the fastest that copies", at_most(1.0));
+    let apart = "asleep on two CPUs, to the fastest that copies";
+    follows_from(faster, apart, at_most(0.5));
     beside_software_only(&outcome);
     let transport = verdict(&outcome, "transport-insignificant");
     let bare = "asleep, to one without checksum and timer";
-    follows_from(transport, bare, at_most(1.1));
+    let polls = "polling, to one without checksum and timer";
+    follow_from(transport, &[(bare, at_most(1.1)), (polls, at_most(1.1))]);
     assert_eq!(figure(transport, bare)["paper"], 1.08);
     let marshalling = verdict(&outcome, "mostly-marshalling");
     let share = figure(marshalling, "marshalling, of a call without its lines");
@@ -257,6 +265,12 @@ fn beside_software_only(outcome: &Value) {
         assert!(client > 100.0 && server > 100.0, "{instructions}");
         assert_eq!(of("both"), client + server);
     }
+    // The transport's questions for an answer that takes long, since it is counted, are not in it.
+    let server = |column| {
+        let row = "server, from the call to its answer";
+        cell(instructions, row, column)["here"].as_f64().unwrap()
+    };
+    assert!(server(time) < 3.0 * server("null"), "{instructions}");
 }
 
 #[test]
@@ -319,7 +333,9 @@ fn another_thread_is_told_by_component_by_line_and_with_many_clients() {
         ];
         let sum: f64 = parts.map(|row| counted(row).as_f64().unwrap()).iter().sum();
         assert!(sum > 30.0, "{instructions}");
-        assert_eq!(counted("total"), sum);
+        // Figures keep five digits.
+        let total = counted("total").as_f64().unwrap();
+        assert!((total - sum).abs() <= 1e-4 * sum, "{total} {sum}");
     }
     let lines = table(&outcome, "signals-lines").unwrap();
     assert_eq!(cell(lines, "a line", "in line transfers")["here"], 1.0);

@@ -5,8 +5,8 @@
 mod support;
 
 use support::{
-    array, at_least, at_most, cell, figures_are_sound, follows_from, quick, rows, table, verdict,
-    verdict_of, why_left_out,
+    all_follow, array, at_least, at_most, cell, figures_are_sound, follows_from, quick, rows,
+    table, verdict, verdict_of, why_left_out,
 };
 
 /// The case of a claim that Table V judges.
@@ -45,9 +45,19 @@ fn table_4_has_both_modes_and_both_kinds_of_process() {
     }
     assert!(rows(table).contains(&"trusted, synchronous"));
     let synchronous = verdict(&outcome, "synchronous-faster");
-    follows_from(synchronous, "synchronous to asynchronous", at_most(1.0));
+    let modes = ["users", "one always open"];
+    all_follow(
+        synchronous,
+        &modes.map(|of| format!("synchronous to asynchronous, {of}")),
+        at_most(1.0),
+    );
     let open = verdict(&outcome, "always-open-faster");
-    follows_from(open, "always open to guarded", at_most(1.0));
+    let modes = ["asynchronous", "synchronous"];
+    all_follow(
+        open,
+        &modes.map(|of| format!("always open to guarded, {of}")),
+        at_most(1.0),
+    );
 }
 
 #[test]

@@ -3,9 +3,10 @@
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Parser, Subcommand};
-use portolan_node::config::LISTEN;
+use portolan_node::config::{LISTEN, time};
 use portolan_node::lab::Plan;
 use portolan_transport::NodeId;
 
@@ -35,8 +36,8 @@ macro_rules! exit_codes {
     )
 )]
 pub(crate) struct Args {
-    /// The state directory: key, certificate, node.toml
-    #[arg(long, global = true, value_name = "DIR", env = "PORTOLAN_NODE_STATE")]
+    /// The state directory: key, certificate, node.toml (default: $PORTOLAN_NODE_STATE, an absolute path)
+    #[arg(long, global = true, value_name = "DIR")]
     pub(crate) state: Option<PathBuf>,
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -51,14 +52,25 @@ pub(crate) enum Command {
     Span(SpanArgs),
     Unspan(UnspanArgs),
     Authority(AuthorityArgs),
-    /// Run the node until it is asked to end
-    #[command(after_help = concat!("Example:\n  portolan node up", exit_codes!()))]
-    Up,
+    Up(UpArgs),
     /// Ask the running node to say farewell to its peers, and to end
     #[command(after_help = concat!("Example:\n  portolan node leave", exit_codes!()))]
     Leave,
     Status(StatusArgs),
     Lab(LabArgs),
+}
+
+/// Run the node until it is asked to end.
+#[derive(Debug, clap::Args)]
+#[command(after_help = concat!("Example:\n  portolan node up\n  portolan node up --replace", exit_codes!()))]
+pub(crate) struct UpArgs {
+    /// Take over from the node that runs with the state directory, if one does
+    ///
+    /// That one delivers what programs have sent, says farewell, and gives its listening sockets to this
+    /// process, so nobody who connects meanwhile is refused, and commands wait. Rights on ports of
+    /// other nodes end, and theirs on ports here: programs connect again.
+    #[arg(long)]
+    pub(crate) replace: bool,
 }
 
 /// Make the first node of a cluster: its authority, its key, its node.toml.
@@ -103,7 +115,10 @@ pub(crate) struct JoinArgs {
     pub(crate) new: NewArgs,
 }
 
-/// Refuse a node's key from now on, and end the link with it.
+/// Refuse a node's key from now on, and end the links with it.
+///
+/// Said on a node that has the authority's key, it holds in the whole cluster: nodes pass it on, also
+/// to those that are away now. Said on another node it holds there alone.
 #[derive(Debug, clap::Args)]
 #[command(after_help = concat!("Example:\n  portolan node forget 6f1c0a2be5d94b7f8a3e5c21d07b9e44", exit_codes!()))]
 pub(crate) struct ForgetArgs {
@@ -140,10 +155,18 @@ pub(crate) struct UnspanArgs {
     pub(crate) domain: String,
 }
 
-/// Back up the authority's key, or have it on this node too.
+/// Back up the authority's key, have it on this node too, or exchange it for another.
+///
+/// --rotate: a new key signs from now on. Linked nodes get new certificates at once, the others when
+/// they are linked; all believe both keys until the old one ends (--keep-old), and then the new one
+/// alone. Other nodes that have the old key need a copy of the new one.
+///
+/// --revoke: the same, if somebody else may have the old key. It is believed no more, and what it has
+/// signed is refused: linked nodes have ten seconds to get new certificates, and nodes that are away
+/// now must join again, with another state directory. Forget nodes that you do not know first.
 #[derive(Debug, clap::Args)]
-#[command(after_help = concat!("Example:\n  portolan node authority --copy authority.pem\n  portolan node authority --install authority.pem", exit_codes!()))]
-#[group(required = true, multiple = false)]
+#[command(after_help = concat!("Example:\n  portolan node authority --copy authority.pem\n  portolan node authority --install authority.pem\n  portolan node authority --rotate", exit_codes!()))]
+#[group(id = "what", required = true, multiple = false, args = ["copy", "install", "rotate", "revoke"])]
 pub(crate) struct AuthorityArgs {
     /// Write the key and its certificate to this file, which must not be there
     #[arg(long, value_name = "FILE")]
@@ -151,6 +174,19 @@ pub(crate) struct AuthorityArgs {
     /// Take them from this file, so that this node may let others in
     #[arg(long, value_name = "FILE")]
     pub(crate) install: Option<PathBuf>,
+    /// Make a new key, which follows the old one
+    #[arg(long)]
+    pub(crate) rotate: bool,
+    /// Make a new key, and have the old one believed no more
+    #[arg(long)]
+    pub(crate) revoke: bool,
+    /// With --rotate: how long the old key is believed
+    #[arg(long, value_name = "TIME", default_value = "30d", value_parser = read_time, conflicts_with_all = ["copy", "install", "revoke"])]
+    pub(crate) keep_old: Duration,
+}
+
+fn read_time(text: &str) -> Result<Duration, String> {
+    time(text).ok_or_else(|| "a time such as \"12h\" (units: ms, s, m, h, d)".to_owned())
 }
 
 /// Show the running node and its peers.

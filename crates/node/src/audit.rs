@@ -41,6 +41,20 @@ pub enum Event {
     Forgotten {
         /// Its id.
         node: String,
+        /// Who has passed it on: a peer's id, or "a command".
+        from: String,
+    },
+    /// An authority is believed too.
+    Believed {
+        /// The id of its key.
+        key: String,
+        /// Who has passed it on.
+        from: String,
+    },
+    /// An authority is believed no more.
+    Retired {
+        /// The id of its key.
+        key: String,
     },
     /// A certificate was signed again.
     Renewed {

@@ -1,16 +1,24 @@
 //! Keys and certificates: a cluster's authority, and what it says of nodes.
+//!
+//! The authority is *rotated* by a new key that the old one names as its successor
+//! ([`crate::statements`]). The new key lies in `authority.key.next` until the node has accepted that;
+//! then it takes the place of the old one. So a key that others believe is never lost, whatever dies.
 
+use std::io::ErrorKind;
 use std::time::Duration;
 
-use portolan_transport::tls::{Certificate, Cluster, Identity};
+use portolan_abi::node::{Stated, to_sign};
+use portolan_transport::tls::{Certificate, Cluster, Identity, key_id};
 use portolan_transport::{Moment, NodeId};
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateSigningRequestParams, DnType,
     ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, PublicKeyData,
+    SigningKey as _,
 };
 
 use crate::config::is_node_name;
 use crate::state::State;
+use crate::statements::{KeyId, Statements};
 use crate::{NodeError, Result};
 
 /// How long a node's certificate is valid.
@@ -21,6 +29,9 @@ pub const RENEW_AFTER: Duration = Duration::from_secs(20 * 86_400);
 const AUTHORITY_VALID: Duration = Duration::from_secs(3650 * 86_400);
 /// How much earlier a certificate is valid, because clocks differ.
 const CLOCKS_DIFFER: Duration = Duration::from_secs(300);
+/// The authority's key, and the one that is to follow it.
+const KEY: &str = "authority.key";
+const NEXT: &str = "authority.key.next";
 
 /// Who signs.
 #[derive(Debug)]
@@ -30,13 +41,13 @@ pub struct Authority {
 }
 
 /// Certificates in the text form of files.
-fn in_text(certificates: &[Vec<u8>]) -> String {
+pub(crate) fn in_text(certificates: &[Vec<u8>]) -> String {
     let block = |der: &Vec<u8>| pem::encode(&pem::Pem::new("CERTIFICATE", der.clone()));
     certificates.iter().map(block).collect()
 }
 
 /// The blocks of a file with this tag.
-fn blocks(text: &str, tag: &str, name: &str, state: &State) -> Result<Vec<Vec<u8>>> {
+pub(crate) fn blocks(text: &str, tag: &str, name: &str, state: &State) -> Result<Vec<Vec<u8>>> {
     let damaged = |what: String| NodeError::Damaged {
         path: state.file(name),
         what,
@@ -65,10 +76,15 @@ fn params(name: &str, now: Moment, valid: Duration) -> CertificateParams {
 }
 
 impl Authority {
-    /// A new one, and its private key.
-    fn new(name: &str, now: Moment) -> Result<(Self, KeyPair)> {
+    /// A new one, and its private key: the first of its cluster, unless that is named.
+    fn new(name: &str, cluster: Option<[u8; 16]>, now: Moment) -> Result<(Self, KeyPair)> {
         let key = new_key()?;
         let mut params = params(name, now, AUTHORITY_VALID);
+        if let Some(cluster) = cluster {
+            let cluster = NodeId(cluster).to_string();
+            let names = &mut params.distinguished_name;
+            names.push(DnType::OrganizationName, cluster);
+        }
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
         let certificate = params.self_signed(&key).map_err(NodeError::certificate)?;
@@ -88,27 +104,44 @@ impl Authority {
     ///
     /// # Errors
     ///
-    /// [`NodeError::NoAuthority`]; what reading a key can say.
+    /// [`NodeError::NoAuthority`], [`NodeError::Superseded`]; what reading a key can say.
     pub fn load(state: &State) -> Result<Self> {
-        let text = state
-            .read_key("authority.key")?
-            .ok_or(NodeError::NoAuthority)?;
+        finish_rotation(state)?;
+        let text = state.read_key(KEY)?.ok_or(NodeError::NoAuthority)?;
         let damaged = |what: String| NodeError::Damaged {
-            path: state.file("authority.key"),
+            path: state.file(KEY),
             what,
         };
         let key = KeyPair::from_pem(&text).map_err(|error| damaged(error.to_string()))?;
-        let own = portolan_transport::tls::key_id(&key.subject_public_key_info());
-        let mut known = authorities(state)?.into_iter();
-        let certificate = known
-            .find(|der| Certificate::read(der).is_ok_and(|c| c.key == own))
-            .ok_or_else(|| damaged("authority.crt has no certificate of this key".to_owned()))?;
+        let own = key_id(&key.subject_public_key_info());
+        let mut known = certificates(state)?.into_iter();
+        let certificate = known.find(|der| Certificate::read(der).is_ok_and(|c| c.key == own));
+        let statements = Statements::load(state)?;
+        let Some(certificate) = certificate.filter(|_| !statements.is_superseded(own)) else {
+            return Err(match statements.is_superseded(own) {
+                true => NodeError::Superseded { key: NodeId(own) },
+                false => damaged("authority.crt has no certificate of this key".to_owned()),
+            });
+        };
         let issuer = Issuer::from_ca_cert_der(&certificate.clone().into(), key)
             .map_err(|error| damaged(error.to_string()))?;
         Ok(Self {
             issuer,
             certificate,
         })
+    }
+
+    /// Signs a statement.
+    ///
+    /// # Errors
+    ///
+    /// [`NodeError::Certificate`].
+    pub fn state(&self, stated: Stated<'_>, now: Moment) -> Result<Vec<u8>> {
+        let own = Certificate::read(&self.certificate)?;
+        let mut bytes = to_sign(own.cluster(), own.key, now.seconds, stated);
+        let signature = self.issuer.key().sign(&bytes);
+        bytes.extend(signature.map_err(NodeError::certificate)?);
+        Ok(bytes)
     }
 
     /// The id of its key.
@@ -168,12 +201,24 @@ pub fn request(name: &str) -> Result<(KeyPair, Vec<u8>)> {
     Ok((key, request.der().to_vec()))
 }
 
-/// The certificates of the authorities that a node believes.
+/// The certificates of the authorities that a node believes, by what it has heard and the time.
 ///
 /// # Errors
 ///
 /// [`NodeError::NotMade`], [`NodeError::Damaged`].
-pub fn authorities(state: &State) -> Result<Vec<Vec<u8>>> {
+pub fn authorities(state: &State, now: Moment) -> Result<Vec<Vec<u8>>> {
+    let believed = Statements::load(state)?.believed(now);
+    match believed.is_empty() {
+        true => Err(NodeError::Damaged {
+            path: state.file("authority.crt"),
+            what: "no authority in it is believed now".to_owned(),
+        }),
+        false => Ok(believed),
+    }
+}
+
+/// The certificates in the file of those that a node believes.
+pub(crate) fn certificates(state: &State) -> Result<Vec<Vec<u8>>> {
     let text = state.read("authority.crt")?;
     let text = text.ok_or_else(|| NodeError::NotMade {
         path: state.path().to_owned(),
@@ -204,10 +249,20 @@ pub fn identity(state: &State) -> Result<Identity> {
 /// # Errors
 ///
 /// As [`identity`] and [`authorities`].
-pub fn cluster(state: &State) -> Result<Cluster> {
-    let cluster = Cluster::new(&identity(state)?, &authorities(state)?)?;
-    cluster.forget(state.forgotten()?);
+pub fn cluster(state: &State, now: Moment) -> Result<Cluster> {
+    let cluster = Cluster::new(&identity(state)?, &authorities(state, now)?)?;
+    let stated = Statements::load(state)?.forgotten();
+    cluster.forget(state.forgotten()?.into_iter().chain(stated));
     Ok(cluster)
+}
+
+/// The id of the node of a state directory.
+///
+/// # Errors
+///
+/// As [`identity`].
+pub fn own_id(state: &State) -> Result<NodeId> {
+    Ok(Certificate::read(&identity(state)?.certificate)?.node())
 }
 
 /// Makes the first node of a cluster: authority, key, certificate.
@@ -217,10 +272,10 @@ pub fn cluster(state: &State) -> Result<Cluster> {
 /// [`NodeError::AlreadyMade`]; what writing can say.
 pub fn make_first(state: &State, name: &str, now: Moment) -> Result<NodeId> {
     check_new(state, name)?;
-    let (authority, authority_key) = Authority::new(&format!("{name}'s cluster"), now)?;
+    let (authority, authority_key) = Authority::new(&format!("{name}'s cluster"), None, now)?;
     let (key, _) = request(name)?;
     let certificate = authority.sign(name, &key, now)?;
-    state.write("authority.key", &authority_key.serialize_pem())?;
+    state.write(KEY, &authority_key.serialize_pem())?;
     keep(state, &key, &certificate, &[authority.certificate])
 }
 
@@ -314,7 +369,7 @@ pub fn renew_own(state: &State, now: Moment) -> Result<Identity> {
 /// [`NodeError::NoAuthority`].
 pub fn copy(state: &State) -> Result<String> {
     let authority = Authority::load(state)?;
-    let key = state.read_key("authority.key")?;
+    let key = state.read_key(KEY)?;
     let key = key.ok_or(NodeError::NoAuthority)?;
     Ok(key + &in_text(&[authority.certificate]))
 }
@@ -323,18 +378,86 @@ pub fn copy(state: &State) -> Result<String> {
 ///
 /// # Errors
 ///
-/// [`NodeError::Wrong`]: it is of another cluster, or is none.
-pub fn install(state: &State, text: &str) -> Result<()> {
+/// [`NodeError::Wrong`]: it is of another cluster, or is none. [`NodeError::Superseded`].
+pub fn install(state: &State, text: &str, now: Moment) -> Result<()> {
     let wrong = |what: &str| NodeError::Wrong {
         what: what.to_owned(),
     };
     let key = KeyPair::from_pem(text).map_err(|_| wrong("the file has no private key"))?;
-    let id = portolan_transport::tls::key_id(&key.subject_public_key_info());
-    let is_ours = |der: &Vec<u8>| Certificate::read(der).is_ok_and(|c| c.key == id);
-    if !authorities(state)?.iter().any(is_ours) {
-        return Err(wrong("the key is of the authority of another cluster"));
+    let id = key_id(&key.subject_public_key_info());
+    let statements = Statements::load(state)?;
+    if statements.is_superseded(id) {
+        return Err(NodeError::Superseded { key: NodeId(id) });
     }
-    state.write("authority.key", &key.serialize_pem())
+    if !statements.believes(id, now) {
+        return Err(wrong(
+            "this node does not believe the key's authority: it is of another cluster, or this node has not heard of it yet",
+        ));
+    }
+    state.write(KEY, &key.serialize_pem())
+}
+
+/// How the old authority ends when a new one follows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// It is believed for so long, as long as its certificates should be.
+    After(Duration),
+    /// It is believed no more from now on: somebody else may have its key.
+    Now,
+}
+
+/// Makes the authority's next key, which lies beside the one that there is; what is to be stated, in
+/// this order. When this node has accepted that, [`finish_rotation`] puts the key in its place.
+///
+/// # Errors
+///
+/// As [`Authority::load`]; what writing can say.
+pub fn rotate(state: &State, end: End, now: Moment) -> Result<Vec<Vec<u8>>> {
+    let old = Authority::load(state)?;
+    let statements = Statements::load(state)?;
+    let cluster = statements.cluster();
+    let name = Certificate::read(&old.certificate)?.name;
+    let (new, key) = Authority::new(&name, Some(cluster), now)?;
+    let until = match end {
+        End::After(time) => now.seconds.saturating_add(time.as_secs()),
+        End::Now => now.seconds,
+    };
+    let certificate = &new.certificate;
+    let mut stated = vec![old.state(Stated::Succeed { certificate, until }, now)?];
+    // Who joins later knows the new key alone.
+    for node in statements.forgotten() {
+        stated.push(new.state(Stated::Forget(node), now)?);
+    }
+    if end == End::Now {
+        stated.push(new.state(Stated::Retire(old.key()?), now)?);
+    }
+    state.write(NEXT, &key.serialize_pem())?;
+    Ok(stated)
+}
+
+/// Puts the authority's next key in the place of the one of before, if this node believes it.
+///
+/// # Errors
+///
+/// What reading and writing can say.
+pub fn finish_rotation(state: &State) -> Result<()> {
+    let Some(text) = state.read_key(NEXT)? else {
+        return Ok(());
+    };
+    let key = KeyPair::from_pem(&text).map_err(|error| NodeError::Damaged {
+        path: state.file(NEXT),
+        what: error.to_string(),
+    })?;
+    let id: KeyId = key_id(&key.subject_public_key_info());
+    match Statements::load(state)?.knows(id) {
+        true => match state.rename(NEXT, KEY) {
+            // The running node, or the command, has done it meanwhile.
+            Err(NodeError::File { source, .. }) if source.kind() == ErrorKind::NotFound => Ok(()),
+            renamed => renamed,
+        },
+        // Nobody has heard of it: it is made again.
+        false => Ok(()),
+    }
 }
 
 /// A signing request for this node's own key.

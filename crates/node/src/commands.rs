@@ -3,21 +3,22 @@
 use std::fs::OpenOptions;
 use std::io::{Read as _, Write as _};
 use std::net::ToSocketAddrs as _;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use portolan_abi::node::Stated;
 use portolan_node::audit::{self, Event};
-use portolan_node::authority::{self, Authority};
+use portolan_node::authority::{self, Authority, End};
 use portolan_node::config::{Config, Span, is_node_name};
 use portolan_node::join;
 use portolan_node::span_table;
 use portolan_node::state::State;
 use portolan_node::token::Token;
-use portolan_node::up::{self, Ask, PeerState, PeerStatus, SpanState, SpanStatus, Status};
+use portolan_node::up::{self, Ask, PeerState, PeerStatus, SpanState, SpanStatus, Start, Status};
 use portolan_node::{NodeError, Result, invitations, lab};
 use portolan_transport::clock::{Clock, SystemClock};
-use portolan_transport::{Address, Moment};
+use portolan_transport::{Address, Moment, NodeId};
 use sd_notify::NotifyState;
 use serde::Serialize;
 
@@ -31,7 +32,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         Some(path) => path.clone(),
         None => default_state()?,
     };
-    let state = State::at(&path)?;
+    let state = State::of(&path);
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
     let now = Moment {
         seconds: clock.of_day().as_secs(),
@@ -43,14 +44,20 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         Command::Forget(args) => forget(&state, args, now),
         Command::Span(args) => span(&state, args),
         Command::Unspan(args) => unspan(&state, args),
-        Command::Authority(args) => keep_authority(&state, args),
-        Command::Up => up::run(&state, clock, |status| {
-            eprintln!(
-                "{} ({}) listens at {}",
-                status.name, status.node, status.listen
-            );
-            tell_system(&NotifyState::Ready);
-        }),
+        Command::Authority(args) => keep_authority(&state, args, now),
+        Command::Up(args) => {
+            let start = match args.replace {
+                true => Start::Replace,
+                false => Start::Alone,
+            };
+            up::run(&state, clock, start, |status| {
+                eprintln!(
+                    "{} ({}) listens at {}",
+                    status.name, status.node, status.listen
+                );
+                tell_system(&NotifyState::Ready);
+            })
+        }
         Command::Leave => up::ask(&state, Ask::Leave).map(|_| ()),
         Command::Status(args) => status(&state, args),
         Command::Lab(args) => lab::run(&args.plan()),
@@ -67,7 +74,7 @@ fn tell_system(state: &NotifyState<'_>) {
 /// Where a node's state lies unless it is said.
 fn default_state() -> Result<PathBuf> {
     portolan::proxy::state_directory().ok_or_else(|| NodeError::Wrong {
-        what: "there is no home directory: name a state directory (--state)".to_owned(),
+        what: "PORTOLAN_NODE_STATE is no absolute path, or there is no home directory: name a state directory (--state)".to_owned(),
     })
 }
 
@@ -184,21 +191,31 @@ fn join(state: &State, args: &JoinArgs, clock: Arc<dyn Clock>) -> Result<()> {
 }
 
 fn forget(state: &State, args: &ForgetArgs, now: Moment) -> Result<()> {
-    let own = authority::cluster(state)?.node();
-    if args.node == own {
+    if args.node == authority::own_id(state)? {
         return Err(NodeError::Wrong {
             what: "that is this node itself".to_owned(),
         });
     }
-    state.forget(args.node)?;
-    audit::note(
-        state,
-        now,
-        &Event::Forgotten {
-            node: audit::id(args.node),
-        },
-    )?;
-    reload(state)
+    match Authority::load(state) {
+        Ok(authority) => {
+            let statement = authority.state(Stated::Forget(args.node), now)?;
+            up::state_in(state, &statement, now)
+        }
+        Err(NodeError::NoAuthority | NodeError::Superseded { .. }) => {
+            state.forget(args.node)?;
+            let event = Event::Forgotten {
+                node: audit::id(args.node),
+                from: "a command".to_owned(),
+            };
+            audit::note(state, now, &event)?;
+            eprintln!(
+                "this node does not have the authority's key: it refuses {} for itself alone",
+                args.node
+            );
+            reload(state)
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// Has the running node look at its files again, if one runs.
@@ -244,7 +261,7 @@ fn unspan(state: &State, args: &UnspanArgs) -> Result<()> {
     reload(state)
 }
 
-fn keep_authority(state: &State, args: &AuthorityArgs) -> Result<()> {
+fn keep_authority(state: &State, args: &AuthorityArgs, now: Moment) -> Result<()> {
     if let Some(path) = &args.copy {
         let text = authority::copy(state)?;
         let failed = || file_error("cannot write", path);
@@ -256,15 +273,55 @@ fn keep_authority(state: &State, args: &AuthorityArgs) -> Result<()> {
         file.sync_all().map_err(failed())?;
     }
     if let Some(path) = &args.install {
-        let failed = || file_error("cannot read", path);
-        let file = std::fs::File::open(path).map_err(failed())?;
-        let mut text = String::new();
-        file.take(1 << 20)
-            .read_to_string(&mut text)
-            .map_err(failed())?;
-        authority::install(state, &text)?;
+        let text = read_key_at(path)?;
+        authority::install(state, &text, now)?;
+        // It may renew its own certificate now, and those of its peers.
+        return reload(state);
+    }
+    if args.rotate {
+        return rotate(state, End::After(args.keep_old), now);
+    }
+    if args.revoke {
+        return rotate(state, End::Now, now);
     }
     Ok(())
+}
+
+/// A file outside of the state directory that has a key, which only its owner may read.
+fn read_key_at(path: &Path) -> Result<String> {
+    let failed = || file_error("cannot read", path);
+    let file = std::fs::File::open(path).map_err(failed())?;
+    let mode = file.metadata().map_err(failed())?.mode() & 0o7777;
+    if mode & 0o077 != 0 {
+        let path = path.to_owned();
+        return Err(NodeError::Readable { path, mode });
+    }
+    let mut text = String::new();
+    file.take(1 << 20)
+        .read_to_string(&mut text)
+        .map_err(failed())?;
+    Ok(text)
+}
+
+fn rotate(state: &State, end: End, now: Moment) -> Result<()> {
+    for statement in authority::rotate(state, end, now)? {
+        up::state_in(state, &statement, now)?;
+    }
+    authority::finish_rotation(state)?;
+    match up::ask(state, Ask::Reload) {
+        Ok(_) => {}
+        // A running one does it itself.
+        Err(NodeError::NotRunning { .. }) => drop(authority::renew_own(state, now)?),
+        Err(error) => return Err(error),
+    }
+    let key = NodeId(Authority::load(state)?.key()?);
+    let old = match end {
+        End::After(time) => format!("the old one is believed for {} s more", time.as_secs()),
+        End::Now => "the old one is believed no more".to_owned(),
+    };
+    say(&format!(
+        "the authority's key is {key} now; {old}\nback it up again: portolan node authority --copy FILE"
+    ))
 }
 
 fn file_error(doing: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> NodeError {
@@ -319,11 +376,22 @@ fn status(state: &State, args: &StatusArgs) -> Result<()> {
             "no"
         },
     );
+    for authority in &status.authorities {
+        let until = authority.until.as_ref();
+        let until = until.map_or_else(String::new, |until| format!(", until {until}"));
+        text += &format!("believes     the authority {}{until}\n", authority.key);
+    }
     for node in &status.forgotten {
         text += &format!("forgotten    {node}\n");
     }
     text += &peers(&status.peers);
     text += &spans(&status.spans);
+    for lost in &status.lost {
+        text += &format!(
+            "\nlost         {} messages to {} ({}), which was given up, or whose port ended\n",
+            lost.messages, lost.name, lost.node
+        );
+    }
     if status.left_behind > 0 {
         text += &format!(
             "\nleft behind  {} messages that could not travel\n",
@@ -408,7 +476,7 @@ fn peers(peers: &[PeerStatus]) -> String {
             format!("{seconds} s"),
             peer.round_trip_us
                 .map_or("-".to_owned(), |us| format!("{us} us")),
-            or_none(&peer.address),
+            or_none(&peer.address.clone().or_else(|| peer.heard_at.clone())),
         ]);
     }
     let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);

@@ -12,6 +12,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::token::is_address;
+use crate::up::LogFormat;
 
 /// Where a node listens if node.toml does not say.
 pub const LISTEN: &str = "0.0.0.0:7411";
@@ -33,6 +34,10 @@ pub struct Config {
     pub silent_after: Duration,
     /// After how much silence it is given up; `None` for never.
     pub dead_after: Option<Duration>,
+    /// Where its counters are asked for; `None` for nowhere.
+    pub metrics: Option<SocketAddr>,
+    /// How its log's lines are written.
+    pub log: LogFormat,
     /// Domains that are spanned.
     pub spans: Vec<Span>,
 }
@@ -42,8 +47,6 @@ pub struct Config {
 pub enum Directory {
     /// The peers, and whom they know.
     Static,
-    /// Zenoh.
-    Zenoh,
 }
 
 /// A domain that several nodes share.
@@ -93,6 +96,15 @@ pub enum ConfigWrong {
         /// What it may be.
         allowed: &'static str,
     },
+    /// A key has a value that this version has not learnt yet.
+    NotBuilt {
+        /// The key.
+        key: &'static str,
+        /// The value.
+        value: &'static str,
+        /// What to say instead.
+        instead: &'static str,
+    },
     /// A key has a value that it may not have.
     BadValue {
         /// The key.
@@ -115,6 +127,14 @@ impl fmt::Display for ConfigError {
             ConfigWrong::MissingKey { key, allowed } => {
                 write!(f, "the key `{key}` is missing; it is {allowed}")
             }
+            ConfigWrong::NotBuilt {
+                key,
+                value,
+                instead,
+            } => write!(
+                f,
+                "`{key}` is \"{value}\", which this version does not have yet; it must be {instead}"
+            ),
             ConfigWrong::BadValue {
                 key,
                 value,
@@ -126,16 +146,20 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
-const KEYS: &str = "name, listen, advertise, peers, directory, silent_after, dead_after, [[span]]";
+const KEYS: &str =
+    "name, listen, advertise, peers, directory, silent_after, dead_after, metrics, log, [[span]]";
 const SPAN_KEYS: &str = "domain, local, nodes, ports";
 
 const NODE_NAME: &str = "a name of 1 to 32 letters, digits, '-', '.' and '_'";
 const ADDRESS: &str = "an IP address with a port, such as \"0.0.0.0:7411\" or \"[::]:7411\"";
 const HOST: &str = "a host with a port, such as \"roof.example:7411\" or \"[2001:db8::1]:7411\"";
 const HOSTS: &str = "a list of hosts with ports, such as [\"roof.example:7411\"]";
-const DIRECTORY: &str = "\"static\" or \"zenoh\"";
+const DIRECTORY: &str = "\"static\"";
 const TIME: &str = "a time from \"1ms\" to \"30d\", such as \"3s\" (units: ms, s, m, h, d)";
 const DEAD: &str = "\"never\", or a time that is longer than silent_after, such as \"30s\" (units: ms, s, m, h, d)";
+const METRICS: &str =
+    "a port on this machine's loopback from 1 to 65535, such as 9411, or an IP address with a port";
+const LOG: &str = "\"text\" or \"json\"";
 const DOMAIN: &str = "a domain's name of 1 to 80 bytes without '/', '@' and control characters";
 const NODES: &str = "a list of names or ids of nodes, or [\"*\"]";
 const PORTS: &str = "a list of names of ports, without '@' and zero bytes";
@@ -172,6 +196,8 @@ impl Config {
             directory: Directory::Static,
             silent_after: Duration::from_secs(3),
             dead_after: Some(Duration::from_secs(30)),
+            metrics: None,
+            log: LogFormat::Text,
             spans: Vec::new(),
         }
     }
@@ -249,10 +275,14 @@ impl Reading<'_> {
                 "peers" => config.peers = self.list_of(key, value, HOSTS, is_address)?,
                 "directory" => {
                     let known = |text: &str| ["static", "zenoh"].contains(&text);
-                    config.directory = match self.text_of(key, value, DIRECTORY, known)?.as_str() {
-                        "zenoh" => Directory::Zenoh,
-                        _ => Directory::Static,
-                    };
+                    if self.text_of(key, value, DIRECTORY, known)? == "zenoh" {
+                        let what = ConfigWrong::NotBuilt {
+                            key: "directory",
+                            value: "zenoh",
+                            instead: DIRECTORY,
+                        };
+                        return Err(self.error(value.span().start, what));
+                    }
                 }
                 "silent_after" => {
                     let text = self.text_of(key, value, TIME, |text| time(text).is_some())?;
@@ -263,6 +293,14 @@ impl Reading<'_> {
                     let text = self.text_of(key, value, DEAD, known)?;
                     config.dead_after = time(&text);
                     dead = Some(value.span());
+                }
+                "metrics" => config.metrics = Some(self.metrics(value)?),
+                "log" => {
+                    let known = |text: &str| ["text", "json"].contains(&text);
+                    config.log = match self.text_of(key, value, LOG, known)?.as_str() {
+                        "json" => LogFormat::Json,
+                        _ => LogFormat::Text,
+                    };
                 }
                 "span" => config.spans = self.spans(value)?,
                 other => return Err(self.unknown(key_at, other, KEYS)),
@@ -284,6 +322,20 @@ impl Reading<'_> {
             self.error(0, what)
         })?;
         Ok(config)
+    }
+
+    /// A port is one of the loopback: counters are nobody else's, unless that is said.
+    fn metrics(&self, value: &Value<'_>) -> Outcome<SocketAddr> {
+        let found = match value.get_ref() {
+            DeValue::Integer(port) => {
+                let port = u16::from_str_radix(port.as_str(), port.radix()).ok();
+                let port = port.filter(|port| *port > 0);
+                port.map(|port| SocketAddr::from(([127, 0, 0, 1], port)))
+            }
+            DeValue::String(text) => text.parse().ok(),
+            _ => None,
+        };
+        found.ok_or_else(|| self.bad("metrics", value.span(), METRICS))
     }
 
     fn unknown(&self, at: usize, key: &str, allowed: &'static str) -> ConfigError {
@@ -372,8 +424,8 @@ impl Reading<'_> {
     }
 }
 
-/// A time with its unit, such as `3s`.
-fn time(text: &str) -> Option<Duration> {
+/// A time with its unit, such as `3s`, of at most 30 days.
+pub fn time(text: &str) -> Option<Duration> {
     const LONGEST: Duration = Duration::from_secs(30 * 86_400);
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let (number, unit) = text.split_at(digits);
@@ -402,6 +454,8 @@ peers = ["roof.example:7411", "[2001:db8::1]:7411", "192.0.2.10:1"]
 directory = "static"
 silent_after = "500ms"
 dead_after = "never"
+metrics = 9411
+log = "json"
 [[span]]
 domain = "cameras"
 local = "cameras.1"
@@ -420,6 +474,13 @@ domain = "prices"
         let config = read(WHOLE).unwrap();
         assert_eq!(config.listen.to_string(), "[::]:7411");
         assert_eq!((config.peers.len(), config.dead_after), (3, None));
+        let metrics = config.metrics.unwrap().to_string();
+        assert_eq!(
+            (metrics.as_str(), config.log),
+            ("127.0.0.1:9411", LogFormat::Json)
+        );
+        let said = read("name = \"a\"\nmetrics = \"[::]:1\"").unwrap();
+        assert_eq!(said.metrics.unwrap().to_string(), "[::]:1");
         let [cameras, prices] = &config.spans[..] else {
             panic!("{config:?}");
         };
@@ -456,13 +517,18 @@ domain = "prices"
             ),
             ("dead_after = \"500ms\"", 8, "dead_after"),
             ("dead_after = \"soon\"", 8, "dead_after"),
-            ("domain = \"a@b\"", 10, "domain"),
-            ("domain = \"a/b\"", 10, "domain"),
-            ("domain = \"a\\nb\"", 10, "domain"),
-            ("local = \"\"", 11, "local"),
-            ("nodes = \"*\"", 12, "nodes"),
-            ("nodes = [\"a b\"]", 12, "nodes"),
-            ("ports = [\"up@hall\"]", 13, "ports"),
+            ("metrics = true", 9, "metrics"),
+            ("metrics = 65536", 9, "metrics"),
+            ("metrics = 0", 9, "metrics"),
+            ("metrics = \"localhost:1\"", 9, "metrics"),
+            ("log = \"xml\"", 10, "log"),
+            ("domain = \"a@b\"", 12, "domain"),
+            ("domain = \"a/b\"", 12, "domain"),
+            ("domain = \"a\\nb\"", 12, "domain"),
+            ("local = \"\"", 13, "local"),
+            ("nodes = \"*\"", 14, "nodes"),
+            ("nodes = [\"a b\"]", 14, "nodes"),
+            ("ports = [\"up@hall\"]", 15, "ports"),
         ];
         for (line, number, key) in cases {
             let mut lines: Vec<_> = WHOLE.lines().collect();
@@ -480,6 +546,24 @@ domain = "prices"
             );
             assert!(text.contains("; it must be "), "{text}");
         }
+    }
+
+    #[test]
+    fn what_this_version_does_not_have_is_refused_by_its_line() {
+        let wrong = read(&WHOLE.replace("\"static\"", "\"zenoh\"")).unwrap_err();
+        assert_eq!(wrong.line, 6);
+        assert!(matches!(
+            wrong.what,
+            ConfigWrong::NotBuilt {
+                key: "directory",
+                ..
+            }
+        ));
+        let text = wrong.to_string();
+        assert!(
+            text.contains("does not have yet; it must be \"static\""),
+            "{text}"
+        );
     }
 
     #[test]

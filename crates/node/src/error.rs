@@ -1,6 +1,7 @@
 //! Errors say why a command of the node failed: what happened, whose fault it is, what to do.
 
 use std::io;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use portolan_transport::{Moment, NodeId, TransportError};
@@ -61,6 +62,26 @@ pub enum NodeError {
         /// The state directory.
         path: PathBuf,
     },
+    /// The caller's: another process listens at a socket's file, or it is no socket.
+    #[error("{path} is in use: another process listens there, or it is no socket")]
+    Listening {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The running node's: it did not let this process take over.
+    #[error("the running node was not replaced: {why}")]
+    NotReplaced {
+        /// Why.
+        why: String,
+    },
+    /// The caller's: counters cannot be asked for there.
+    #[error("cannot listen for metrics at {address}: {source}")]
+    Metrics {
+        /// `metrics` of node.toml.
+        address: SocketAddr,
+        /// The system's reason.
+        source: io::Error,
+    },
     /// The caller's: there is no identity yet.
     #[error("{path} has no node yet")]
     NotMade {
@@ -78,6 +99,18 @@ pub enum NodeError {
     /// The caller's: this node signs nothing.
     #[error("this node does not have the authority's key, so it cannot invite, sign or copy it")]
     NoAuthority,
+    /// The caller's: another key has followed the one that is here.
+    #[error("the authority's key {key} has a successor, and signs nothing more")]
+    Superseded {
+        /// The key.
+        key: NodeId,
+    },
+    /// The caller's: what was to be stated is not believed.
+    #[error("this node did not accept the statement: {why}")]
+    NotAccepted {
+        /// Why.
+        why: String,
+    },
     /// The state's: no node runs here.
     #[error("no portolan-node runs with {path}")]
     NotRunning {
@@ -182,9 +215,14 @@ impl NodeError {
             Self::Token(_) => {
                 "copy the whole line that `portolan node invite` printed, or invite again"
             }
-            Self::Transport(_) => {
-                "look whether the node runs there, and at the clocks of both machines"
+            Self::Transport(TransportError::CannotListen { .. }) => {
+                "end what listens there, or choose another address (`listen` in node.toml, --listen)"
             }
+            Self::Transport(
+                TransportError::Expired { .. } | TransportError::NotYetValid { .. },
+            ) => "look at the clocks of both machines",
+            Self::Transport(TransportError::Descriptors { .. }) => "raise `ulimit -n`",
+            Self::Transport(_) => "look whether the node runs there, and at the network between",
             Self::NoRoom { .. } => "free some room there; nothing was changed",
             Self::File { .. } => "check that the path exists and that you may use it (--state)",
             Self::Readable { .. } => "chmod 600 it; if others may have read it, make a new node",
@@ -192,6 +230,11 @@ impl NodeError {
                 "restore it from a backup, or make a new node with another --state"
             }
             Self::InUse { .. } => "end the other one, or name another directory (--state)",
+            Self::Listening { .. } => {
+                "end the other one, or name another place (--state; PORTOLAN_NODE_SOCKET for programs)"
+            }
+            Self::Metrics { .. } => "name another address in node.toml, or leave `metrics` out",
+            Self::NotReplaced { .. } => "`portolan node leave`, then `portolan node up`",
             Self::NotMade { .. } => {
                 "`portolan node init` makes the first node of a cluster, `portolan node join` a further one"
             }
@@ -200,6 +243,12 @@ impl NodeError {
             }
             Self::NoAuthority => {
                 "ask a node that has it (where `portolan node init` ran, or `authority --install`)"
+            }
+            Self::Superseded { .. } => {
+                "`authority --copy` on the node where it was rotated, then `authority --install` here"
+            }
+            Self::NotAccepted { .. } => {
+                "`portolan node status` says which authorities are believed"
             }
             Self::NotRunning { .. } => "start it: `portolan node up`",
             Self::Expired { .. } => "set the clock, or join again with another --state",
@@ -224,6 +273,7 @@ impl NodeError {
             | Self::Silent { .. }
             | Self::NotRunning { .. }
             | Self::NotWell { .. }
+            | Self::NotReplaced { .. }
             | Self::System { .. } => 1,
             _ => 2,
         }

@@ -22,7 +22,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use portolan_abi::join::{
-    JOIN_MAGIC, JOIN_VERSION, JoinAnswer, JoinOutcome, JoinRequest, MAX_SIGNING_REQUEST,
+    JOIN_MAGIC, JOIN_VERSION, JoinAnswer, JoinOutcome, JoinRequest, MAX_AUTHORITIES,
+    MAX_SIGNING_REQUEST,
 };
 use portolan_abi::limits::MAX_NODE_NAME;
 use portolan_sys::process::poll;
@@ -66,14 +67,20 @@ pub struct Rates {
     others: Bucket,
 }
 
+/// How often something may be done.
 #[derive(Clone, Copy, Debug, Default)]
-struct Bucket {
+pub(crate) struct Bucket {
     /// When all that was used has come back.
     full_at: Duration,
 }
 
 impl Bucket {
-    fn take(&mut self, now: Duration, most: u32, every: Duration) -> bool {
+    /// Whether all that was used has come back.
+    pub(crate) fn is_full(&self, now: Duration) -> bool {
+        self.full_at <= now
+    }
+
+    pub(crate) fn take(&mut self, now: Duration, most: u32, every: Duration) -> bool {
         let full_at = self.full_at.max(now) + every;
         let has_room = full_at - now <= every * most;
         if has_room {
@@ -86,7 +93,7 @@ impl Bucket {
 impl Rates {
     /// Whether a request from this address may be looked at now.
     pub fn allow(&mut self, from: IpAddr, now: Duration) -> bool {
-        self.each.retain(|_, bucket| bucket.full_at > now);
+        self.each.retain(|_, bucket| !bucket.is_full(now));
         let bucket = match self.each.contains_key(&from) || self.each.len() < MOST_ADDRESSES {
             true => self.each.entry(from).or_default(),
             false => &mut self.others,
@@ -206,7 +213,7 @@ fn let_in(
         _ => JoinOutcome::Failed,
     })?;
     let failed = |_| JoinOutcome::Failed;
-    let authorities = authority::authorities(state).map_err(failed)?;
+    let authorities = authority::authorities(state, now).map_err(failed)?;
     let key = authority::read_request(request.signing).map_err(|_| JoinOutcome::BadRequest)?;
     let JoinRequest {
         invitation, proof, ..
@@ -243,6 +250,8 @@ fn let_in(
 }
 
 fn welcome(certificate: &[u8], authorities: &[Vec<u8>]) -> Option<Vec<u8>> {
+    // The latest come first: what it does not learn of older ones it need not believe.
+    let authorities = &authorities[..authorities.len().min(MAX_AUTHORITIES)];
     let count = u8::try_from(authorities.len()).ok()?;
     let head = head(
         JoinOutcome::Welcome,
@@ -501,6 +510,16 @@ impl Guest {
     /// Until when it must be done.
     pub fn until(&self) -> Duration {
         self.until
+    }
+
+    /// Whether it was answered that it is a node now.
+    pub fn is_let_in(&self) -> bool {
+        let head = self
+            .answer
+            .as_deref()
+            .and_then(|it| it.get(..JoinAnswer::BYTES));
+        let head = head.and_then(|head| JoinAnswer::decode(head).ok());
+        head.is_some_and(|head| head.outcome == JoinOutcome::Welcome)
     }
 
     /// Goes on; whether it is over.

@@ -7,6 +7,7 @@
 //! | [`config`] | node.toml |
 //! | [`state`] | the state directory: one user, whole files, keys that only their owner reads |
 //! | [`authority`] | keys and certificates: made, signed, renewed |
+//! | [`statements`] | what the authority has stated to all nodes: who is refused, which key follows which |
 //! | [`token`] | the line that lets a newcomer in |
 //! | [`invitations`] | tokens that were given out, each good once |
 //! | [`join`] | what a newcomer and the node that lets it in say to one another |
@@ -14,6 +15,7 @@
 //! | [`span_table`] | the domains in node.toml, as commands change them |
 //! | [`audit`] | who was let in, refused, forgotten |
 //! | [`lab`] | nodes on one machine, and a command beside each |
+//! | `sabotage` | rules of the protocol, switched off for an audit (feature `sabotage`) |
 //! | [`up`] | a running node: its listener, its links, its control socket |
 #![forbid(unsafe_code)]
 
@@ -26,8 +28,11 @@ mod error;
 pub mod invitations;
 pub mod join;
 pub mod lab;
+#[cfg(feature = "sabotage")]
+pub mod sabotage;
 pub mod span_table;
 pub mod state;
+pub mod statements;
 pub mod token;
 pub mod up;
 

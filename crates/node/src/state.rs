@@ -4,7 +4,7 @@
 //! node.toml           what it is to do
 //! node.key            its private key, 0600          node.crt       its certificate
 //! authority.key       the authority's, 0600, on nodes that let others in
-//! authority.crt       whom it believes
+//! authority.crt       whom it believes             statements     what the authority has stated
 //! incarnation         how often it was started       lock           held while it runs
 //! invitations/ID      0600, good once                forgotten      nodes that it refuses
 //! audit.log           who came, and who did not      control.sock   of the running node
@@ -54,15 +54,23 @@ impl State {
     ///
     /// [`NodeError::File`].
     pub fn at(path: &Path) -> Result<Self> {
-        let mut builder = DirBuilder::new();
-        builder
-            .recursive(true)
-            .mode(0o700)
-            .create(path)
-            .map_err(NodeError::file("cannot make the directory", path))?;
-        Ok(Self {
+        let state = Self::of(path);
+        state.make()?;
+        Ok(state)
+    }
+
+    /// The directory at `path`, which is made when the first file is [written](Self::write): a command
+    /// that only looks leaves nothing behind.
+    pub fn of(path: &Path) -> Self {
+        Self {
             path: path.to_owned(),
-        })
+        }
+    }
+
+    fn make(&self) -> Result<()> {
+        let mut builder = DirBuilder::new();
+        let made = builder.recursive(true).mode(0o700).create(&self.path);
+        made.map_err(NodeError::file("cannot make the directory", &self.path))
     }
 
     /// Where it is.
@@ -124,6 +132,7 @@ impl State {
     ///
     /// [`NodeError::NoRoom`], [`NodeError::File`]; then the old contents are there still.
     pub fn write(&self, name: &str, contents: &str) -> Result<()> {
+        self.make()?;
         let path = self.file(name);
         let new = self.file(&format!("{name}.new"));
         let written = self.write_new(&new, contents).and_then(|()| {
@@ -135,6 +144,18 @@ impl State {
         }
         written?;
         sync_folder(path.parent().unwrap_or(&self.path))
+    }
+
+    /// Puts a file in the place of another one.
+    ///
+    /// # Errors
+    ///
+    /// [`NodeError::File`].
+    pub fn rename(&self, from: &str, to: &str) -> Result<()> {
+        let path = self.file(to);
+        std::fs::rename(self.file(from), &path)
+            .map_err(NodeError::file("cannot rename to", &path))?;
+        sync_folder(&self.path)
     }
 
     fn write_new(&self, path: &Path, contents: &str) -> Result<()> {
@@ -170,7 +191,11 @@ impl State {
     }
 
     /// The lock of the directory, which the kernel takes back when its holder ends.
-    fn lock(&self) -> Result<File> {
+    ///
+    /// # Errors
+    ///
+    /// [`NodeError::InUse`].
+    pub fn lock(&self) -> Result<File> {
         let path = self.file("lock");
         let mut options = OpenOptions::new();
         let options = options.write(true).create(true).truncate(false).mode(0o600);
@@ -209,7 +234,7 @@ impl State {
         Ok(Config::read(&text, &self.file("node.toml"))?)
     }
 
-    /// The nodes that this one refuses.
+    /// The nodes that this one refuses for itself, whatever the authority states.
     ///
     /// # Errors
     ///

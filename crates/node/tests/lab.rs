@@ -51,6 +51,16 @@ fn a_command_runs_beside_each_node_when_all_are_linked() {
 }
 
 #[test]
+fn a_lab_makes_no_state_directory_but_its_own() {
+    let state = std::env::temp_dir().join(portolan_testkit::unique("lab-state"));
+    let mut command = lab(&["1", "--names"], "true");
+    let ran = command.env("PORTOLAN_NODE_STATE", &state).output().unwrap();
+    let said = String::from_utf8_lossy(&ran.stderr);
+    assert!(ran.status.success(), "{said}");
+    assert!(!state.exists());
+}
+
+#[test]
 fn side_by_side_the_domain_has_another_name_at_each_node() {
     let ran = output(
         &["2", "--names", "--domain", "prices"],

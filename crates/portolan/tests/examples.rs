@@ -116,7 +116,7 @@ fn request_reply() {
             "answer: THE SECOND OF TWO",
             "answer: THE FIRST OF TWO",
             "drop me: the server dropped the request unanswered",
-            "die: the server died, or closed its port, before it answered",
+            "die: the server died, or closed its port, or its node stopped to span the domain, before it answered",
         ],
     );
 }
@@ -152,7 +152,7 @@ fn rights() {
             "guest: got \"breakfast is at eight\"",
             "guest: got \"the key is yours\"",
             "guest: nobody can write to me any more",
-            "guest: not sent, for the port is dead: its owner closed it or died; drop this right and look the name up again",
+            "guest: not sent, for the port is dead: its owner closed it or died, or it was on another node, which was given up or spans the domain no more; drop this right and look the name up again",
         ],
     );
 }

@@ -405,6 +405,47 @@ fn a_long_message_is_announced_and_short_ones_pass_it() {
 }
 
 #[test]
+fn long_messages_of_a_flow_go_one_after_another_and_two_flows_take_turns() {
+    // Sent unasked, and announced.
+    for bytes in [1 << 20, 10 << 20] {
+        let mut pair = Pair::up();
+        let (one, other) = (pair.flow(1, "1"), pair.flow(1, "3"));
+        for name in [b"a", b"b", b"c"] {
+            let message = Message::long(name, &[bytes], bytes);
+            pair.nodes[1].send(one, message).unwrap();
+        }
+        for wanted in 1..=3 {
+            while pair.machines[0].came.len() < wanted {
+                assert!(pair.carry_one(FIRST, 0) || pair.carry_one(FIRST, 1));
+            }
+            // What is behind it has not begun, but for the records that open transfers.
+            let behind = pair.fragments - wanted as u64 * bytes;
+            assert!(behind < 10_000, "{behind} bytes behind {wanted}");
+        }
+        assert_eq!(pair.headers(0), [b"a", b"b", b"c"]);
+        let before = pair.fragments;
+        for (flow, name) in [(one, b"d"), (one, b"e"), (other, b"f")] {
+            let message = Message::long(name, &[bytes], bytes);
+            pair.nodes[1].send(flow, message).unwrap();
+        }
+        while pair.machines[0].came.len() < 5 {
+            assert!(pair.carry_one(FIRST, 0) || pair.carry_one(FIRST, 1));
+        }
+        // Two flows have half of the link each, however much one of them has to send.
+        let carried = pair.fragments - before;
+        assert!(
+            carried < 2 * bytes + (512 << 10),
+            "{carried} of two messages"
+        );
+        pair.carry(FIRST);
+        let mut last = pair.headers(0)[3..].to_vec();
+        last.sort_unstable();
+        assert_eq!(last, [b"d", b"e", b"f"]);
+        assert_eq!(pair.headers(0)[5], b"e");
+    }
+}
+
+#[test]
 fn requests_end_by_their_answers_deadlines_and_ports() {
     let mut pair = Pair::up();
     let flow = pair.flow(1, "2");

@@ -32,7 +32,9 @@ mod counted;
 mod segment;
 mod travelling;
 
-pub use segment::{Mark, Purpose, forget_mark, is_segment, joins_in_time, may_be_joined};
+pub use segment::{
+    Joined, Mark, forget_mark, is_left_to_keeper, is_segment, joins_in_time, let_go, may_be_joined,
+};
 pub use travelling::is_unused;
 
 use crate::atomic::{AtomicU64, Ordering};

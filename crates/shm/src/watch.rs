@@ -1,15 +1,19 @@
-//! A watch entry says which port wants to be told when another port has died.
+//! A watch entry says which port wants to be told when another port has died or, if it asks for
+//! that too, when the node of a proxied port is out of reach and within it again.
 //!
 //! ```text
-//! free --take--> being written --arm--> armed --fire--> fired
-//!   ^                                     |               |
-//!   +------------- free ------------------+---------------+
+//! free --take--> being written --arm--> armed --------------------------fire--> fired
+//!   ^                             \--> reachable <--take_reach--> unreachable --^ |
+//!   +------------- free -----------------------------------------------------------+
 //! ```
 //!
 //! - **N1** An exchange that expects one watch never changes a later one: the state counts how
 //!   often the entry was taken.
 //! - **N2** The space that fires a watch tells its receiver afterwards; if that space has died, the
 //!   host does.
+//! - **N3** A watch of a port's reach has what its receiver was told last in its phase, and only the
+//!   receiver changes that. So each notice differs from the one before, however often the port
+//!   changed meanwhile.
 
 use crate::atomic::{AtomicU64, Ordering};
 
@@ -43,6 +47,10 @@ pub enum WatchPhase {
     Armed = 2,
     /// The port has died, and the receiver has not taken the notification yet.
     Fired = 3,
+    /// Waits for the death of its port, or for its silence.
+    Reachable = 4,
+    /// Waits for its death, or for its return.
+    Unreachable = 5,
 }
 
 /// An entry's state word: its phase, whose it is, and how often it was taken.
@@ -65,10 +73,21 @@ impl Watch {
                 0 => WatchPhase::Free,
                 1 => WatchPhase::Writing,
                 2 => WatchPhase::Armed,
+                4 => WatchPhase::Reachable,
+                5 => WatchPhase::Unreachable,
                 _ => WatchPhase::Fired,
             },
             space,
             takes: word >> 16,
+        }
+    }
+
+    /// Of a watch of a port's reach: whether its receiver was told that it is out of reach.
+    pub fn told(self) -> Option<bool> {
+        match self.phase {
+            WatchPhase::Reachable => Some(false),
+            WatchPhase::Unreachable => Some(true),
+            _ => None,
         }
     }
 
@@ -96,14 +115,14 @@ impl WatchEntry {
         (was.phase == WatchPhase::Free && self.exchange(was, writing)).then_some(writing)
     }
 
-    /// The watch is written: it fires from here on.
-    pub fn arm(&self, writing: Watch, target: u64, notify: u64, token: u64) {
+    /// The watch is written: it fires from here on. Its phase is `armed`: one of those that wait.
+    pub fn arm(&self, writing: Watch, armed: WatchPhase, [target, notify, token]: [u64; 3]) {
         // Relaxed: the state follows.
         self.target.store(target, Ordering::Relaxed);
         self.notify.store(notify, Ordering::Relaxed);
         self.token.store(token, Ordering::Relaxed);
         let armed = Watch {
-            phase: WatchPhase::Armed,
+            phase: armed,
             ..writing
         };
         // SeqCst: armed before its space looks whether the port is dead; the closer kills it
@@ -113,17 +132,23 @@ impl WatchEntry {
 
     /// Fires the watch if it waits for `target`; whom to tell then.
     pub fn fire(&self, target: u64) -> Option<u64> {
-        let watch = self.watch();
-        if watch.phase != WatchPhase::Armed || self.target.load(Ordering::Acquire) != target {
-            return None;
+        loop {
+            let watch = self.watch();
+            let waits = watch.phase == WatchPhase::Armed || watch.told().is_some();
+            if !waits || self.target.load(Ordering::Acquire) != target {
+                return None;
+            }
+            let notify = self.notify.load(Ordering::Acquire);
+            crate::mark!("watch.firing");
+            let fired = Watch {
+                phase: WatchPhase::Fired,
+                ..watch
+            };
+            // Again, if its receiver was told of the reach meanwhile.
+            if self.exchange(watch, fired) {
+                return Some(notify);
+            }
         }
-        let notify = self.notify.load(Ordering::Acquire);
-        crate::mark!("watch.firing");
-        let fired = Watch {
-            phase: WatchPhase::Fired,
-            ..watch
-        };
-        self.exchange(watch, fired).then_some(notify)
     }
 
     /// Takes the notification if it has fired for `notify`: its token. Once.
@@ -134,6 +159,39 @@ impl WatchEntry {
         }
         let token = self.token.load(Ordering::Acquire);
         self.exchange(watch, Self::free(watch)).then_some(token)
+    }
+
+    /// Whom to tell that the reach of `target` has changed, if it waits for that. Should the watch be
+    /// another by now, its receiver looks, and finds nothing.
+    pub fn of_reach(&self, target: u64) -> Option<u64> {
+        let is_its = self.watch().told().is_some() && self.target.load(Ordering::Acquire) == target;
+        is_its.then(|| self.notify.load(Ordering::Acquire))
+    }
+
+    /// Takes the notification that a port is out of reach, or within it again, if `notify` was told
+    /// otherwise last: the token, and whether it is out of reach. `reach` says that of a port; `None`
+    /// if it is dead.
+    pub fn take_reach(
+        &self,
+        notify: u64,
+        reach: impl Fn(u64) -> Option<bool>,
+    ) -> Option<(u64, bool)> {
+        let watch = self.watch();
+        let told = watch.told()?;
+        if self.notify.load(Ordering::Acquire) != notify {
+            return None;
+        }
+        let token = self.token.load(Ordering::Acquire);
+        let is_out = reach(self.target.load(Ordering::Acquire))?;
+        let phase = if is_out {
+            WatchPhase::Unreachable
+        } else {
+            WatchPhase::Reachable
+        };
+        crate::mark!("watch.reaching");
+        // N1: not if it is another watch by now, or has fired.
+        (told != is_out && self.exchange(watch, Watch { phase, ..watch }))
+            .then_some((token, is_out))
     }
 
     /// Frees the watch if `is_over` says so of it, whatever it does meanwhile; whether it did.

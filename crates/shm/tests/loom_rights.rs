@@ -13,11 +13,9 @@ mod support;
 use loom::thread;
 use portolan_abi::port::{PortName, PortPhase, PortStatus, event};
 use portolan_shm::atomic::death;
-use portolan_shm::atomic::{AtomicU64, Ordering};
+use portolan_shm::atomic::{AtomicU64, Ordering, fence};
 use portolan_shm::queue::PortEntry;
-use portolan_shm::rights::{
-    Mark, Purpose, RightEntry, RightRow, forget_mark, is_unused, joins_in_time, may_be_joined,
-};
+use portolan_shm::rights::{Mark, RightEntry, RightRow, forget_mark, is_unused, joins_in_time};
 use portolan_shm::watch::{WatchEntry, WatchPhase};
 use support::{explore, explore_deaths, with};
 
@@ -87,14 +85,10 @@ impl World {
     }
 
     fn is_unused(&self) -> bool {
-        self.is_unused_as(PORT)
-    }
-
-    fn is_unused_as(&self, port: PortName) -> bool {
         let is_there = |slot: &AtomicU64| slot.load(Ordering::Acquire) == PUBLISHED;
         let in_slots = || u32::from(is_there(&self.slot)) + u32::from(is_there(&self.other));
         let rows = || SPACES.map(|space| self.row(space));
-        is_unused(self.entry(), port, rows, in_slots)
+        is_unused(self.entry(), PORT, rows, in_slots)
     }
 
     /// Sends the right, as the library does; whether the sender finds that none is left.
@@ -148,18 +142,13 @@ impl World {
 
     /// Closes the segment if no space has a right; whether it did.
     fn close_unused(&self, space: u8) -> bool {
-        self.close_unused_as(space, PORT)
-    }
-
-    /// The same, of a segment that has another name since.
-    fn close_unused_as(&self, space: u8, port: PortName) -> bool {
-        if !self.is_unused_as(port) {
+        if !self.is_unused() {
             return false;
         }
-        let Some(mark) = Mark::set(self.entry(), port, space, Purpose::Close) else {
+        let Some(mark) = Mark::set(self.entry(), PORT, space) else {
             return false;
         };
-        if self.is_unused_as(port) {
+        if self.is_unused() {
             mark.close()
         } else {
             mark.take_back();
@@ -323,7 +312,7 @@ fn who_joins_a_segment_in_time_keeps_it() {
         with(World::new(true), |world| {
             let joiner = thread::spawn(|| {
                 world.row(TAKER).add_send(PORT);
-                joins_in_time(world.entry(), PORT)
+                joins_in_time(world.entry(), PORT).is_some()
             });
             let closer = thread::spawn(|| {
                 world.row(SENDER).drop_send(PORT);
@@ -371,7 +360,7 @@ fn a_closer_that_dies_leaves_a_segment_that_is_closed() {
             let joiner = thread::spawn(|| {
                 let row = world.row(TAKER);
                 row.add_send(PORT);
-                let joined = joins_in_time(world.entry(), PORT);
+                let joined = joins_in_time(world.entry(), PORT).is_some();
                 row.drop_send(PORT);
                 joined && world.close_unused(TAKER)
             });
@@ -392,73 +381,6 @@ fn a_closer_that_dies_leaves_a_segment_that_is_closed() {
                 assert!(world.close_unused(HOST));
             }
             assert!(!world.is_open());
-            outcome.is_none()
-        })
-    });
-}
-
-/// G1: a publisher renames a segment that no other space has; a joiner by the old name is too late.
-#[test]
-fn a_segment_that_is_renamed_is_nobody_elses() {
-    explore("join, rename", 6, || {
-        with(World::new(true), |world| {
-            let joiner = thread::spawn(|| {
-                world.row(TAKER).add_send(PORT);
-                joins_in_time(world.entry(), PORT)
-            });
-            let held = || SPACES.map(|s| world.row(s).sends(PORT)).sum::<u32>();
-            let renamed =
-                Mark::set(world.entry(), PORT, SENDER, Purpose::Rename).is_some_and(|mark| {
-                    if held() == 1 {
-                        mark.rename().is_some()
-                    } else {
-                        mark.take_back();
-                        false
-                    }
-                });
-            let joined = joiner.join().unwrap();
-            assert!(!(renamed && joined), "renamed under somebody's right");
-        });
-    });
-}
-
-/// G3: who looks at all ports while a publisher renames a segment does not close it. If the publisher
-/// dies of it, the host does.
-#[test]
-fn a_segment_that_is_renamed_is_closed_by_nobody_else() {
-    explore_deaths("rename, count, look", 5, |accesses| {
-        with(World::new(true), |world| {
-            let renamed = name(2);
-            let looker = thread::spawn(move || {
-                let joins = may_be_joined(world.entry(), renamed);
-                if joins {
-                    world.row(HOST).add_send(renamed);
-                    joins_in_time(world.entry(), renamed);
-                    world.row(HOST).drop_send(renamed);
-                }
-                world.close_unused_as(HOST, renamed)
-            });
-            let outcome = death::after(accesses, || {
-                let mark = Mark::set(world.entry(), PORT, SENDER, Purpose::Rename).unwrap();
-                assert_eq!(mark.rename(), Some(renamed.generation));
-                world.row(SENDER).add_send(renamed);
-                joins_in_time(world.entry(), renamed)
-            });
-            let closed = looker.join().unwrap();
-            assert!(
-                !closed && outcome != Some(false),
-                "closed under its publisher"
-            );
-            if outcome.is_none() {
-                world.row(SENDER).forget(0);
-                let status = world.entry().control.status.load(Ordering::Acquire);
-                let status = PortStatus::unpack(status);
-                if status.owner == SENDER {
-                    forget_mark(world.entry(), status);
-                }
-                let left = name(status.generation);
-                assert!(world.close_unused_as(HOST, left));
-            }
             outcome.is_none()
         })
     });
@@ -488,17 +410,65 @@ fn a_watch_is_not_fired_for_an_earlier_one() {
     explore("fire, drop, arm", 3, || {
         with([WatchEntry::default()], |[entry]| {
             let armed = entry.take(1).unwrap();
-            entry.arm(armed, 10, 20, 30);
+            entry.arm(armed, WatchPhase::Armed, [10, 20, 30]);
             let closer = thread::spawn(|| entry.fire(10));
             assert!(entry.free_if(|_, entry| entry.notify.load(Ordering::Acquire) == 20));
             let again = entry.take(1).unwrap();
-            entry.arm(again, 11, 21, 31);
+            entry.arm(again, WatchPhase::Armed, [11, 21, 31]);
             let told = closer.join().unwrap();
             assert!(matches!(told, None | Some(20)), "told {told:?}");
             assert_eq!(entry.watch().phase, WatchPhase::Armed);
             assert_eq!(entry.take_fired(21), None);
             assert_eq!(entry.fire(11), Some(21));
             assert_eq!(entry.take_fired(21), Some(31));
+        });
+    });
+}
+
+/// N3: whoever comes second, the watcher that arms or the owner that says that its node is silent,
+/// sees the other one; and the notice is taken once.
+#[test]
+fn a_change_of_reach_is_told_to_a_watch_that_is_armed_meanwhile() {
+    explore("arm, change", 3, || {
+        with(
+            (WatchEntry::default(), AtomicU64::new(0), AtomicU64::new(0)),
+            |(entry, silent, raised)| {
+                let owner = thread::spawn(move || {
+                    silent.store(1, Ordering::Release);
+                    fence(Ordering::SeqCst);
+                    if entry.of_reach(10).is_some() {
+                        raised.fetch_or(1, Ordering::SeqCst);
+                    }
+                });
+                let writing = entry.take(1).unwrap();
+                entry.arm(writing, WatchPhase::Reachable, [10, 20, 30]);
+                fence(Ordering::SeqCst);
+                if silent.load(Ordering::Acquire) == 1 {
+                    raised.fetch_or(1, Ordering::SeqCst);
+                }
+                owner.join().unwrap();
+                assert_eq!(raised.load(Ordering::SeqCst), 1);
+                let reach = |_| Some(silent.load(Ordering::Acquire) == 1);
+                assert_eq!(entry.take_reach(20, reach), Some((30, true)));
+                assert_eq!(entry.take_reach(20, reach), None);
+            },
+        );
+    });
+}
+
+/// N1, N3: a port that dies while its receiver looks is told of as dead, once, and not as back.
+#[test]
+fn a_port_that_dies_is_not_told_of_as_reached() {
+    explore("reach, fire", 3, || {
+        with([WatchEntry::default()], |[entry]| {
+            let writing = entry.take(1).unwrap();
+            entry.arm(writing, WatchPhase::Reachable, [10, 20, 30]);
+            let closer = thread::spawn(|| entry.fire(10));
+            let told = entry.take_reach(20, |_| Some(true));
+            assert!(matches!(told, None | Some((30, true))));
+            assert_eq!(closer.join().unwrap(), Some(20));
+            assert_eq!(entry.take_fired(20), Some(30));
+            assert_eq!(entry.take_reach(20, |_| Some(false)), None);
         });
     });
 }

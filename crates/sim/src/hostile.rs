@@ -6,7 +6,7 @@ use crate::world::{HOSTILE, SimNode, World};
 use crate::{Plan, Report};
 use portolan_abi::node::{
     ANSWERS, Announce, Bye, ByeReason, Dead, DeadReason, FragmentHead, FragmentKind, Hello,
-    HelloBody, Lent, MessageBody, MessageRecord, NodeId, Ping, PortId, Record, RecordFlags,
+    HelloBody, Lent, Member, MessageBody, MessageRecord, NodeId, Ping, PortId, Record, RecordFlags,
     Resolve, ResolveFailure, Sent, WIRE,
 };
 use portolan_abi::slot::Kind;
@@ -287,6 +287,14 @@ impl Hostile {
                 reason: ByeReason::Other,
             })
             .with(sent),
+            23 if self.chance.happens(500_000) => {
+                let member = Member {
+                    node: NodeId([9; 16]),
+                    address: "elsewhere:1",
+                };
+                let count = usize::try_from(self.chance.below(70)).unwrap_or(0);
+                Record::Members(vec![member; count]).with(sent)
+            }
             _ => Record::Ack.with(control),
         }
     }

@@ -1,9 +1,9 @@
 //! Wires between nodes: streams with a delay, which lose all when they are cut; and nodes that are
 //! killed, which cuts all of theirs.
 
-use crate::home::Machine;
+use crate::home::{Label, Machine};
 use crate::world::{Happening, SimNode, World};
-use portolan_abi::node::FragmentHead;
+use portolan_abi::node::{FragmentHead, FragmentKind, Record};
 use portolan_proto::Time;
 use portolan_proto::node::{Authenticated, ConnectionId, Node, Place, Settings};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -24,6 +24,45 @@ pub(crate) struct Direction {
     /// Nothing arrives any more, and neither end knows.
     pub(crate) cut: bool,
     pub(crate) pumping: bool,
+    /// Transfers of messages that are open: which message, and how many of its bytes are to come.
+    coming: BTreeMap<u32, (Label, u64)>,
+}
+
+impl Direction {
+    /// A fragment is written; what is wrong with its turn (N14).
+    fn fragment(&mut self, head: &FragmentHead, record: &[u8]) -> Option<String> {
+        let transfer = head.transfer;
+        match head.kind {
+            FragmentKind::Aborts => {
+                self.coming.remove(&transfer);
+                return None;
+            }
+            FragmentKind::Opens => {
+                let (_, record) = Record::decode(record).ok()?;
+                // Answers have no order.
+                let Some(Record::Message(message)) = record else {
+                    return None;
+                };
+                let label = Label::read(message.header)?;
+                self.coming.insert(transfer, (label, message.payload()));
+            }
+            FragmentKind::Data => {
+                let (_, left) = self.coming.get_mut(&transfer)?;
+                *left = left.saturating_sub(u64::from(head.length));
+            }
+        }
+        let (label, left) = *self.coming.get(&transfer)?;
+        if left == 0 {
+            self.coming.remove(&transfer);
+        }
+        let earlier = self
+            .coming
+            .values()
+            .find(|(other, _)| other.instance == label.instance && other.number < label.number);
+        earlier.map(|(earlier, left)| {
+            format!("bytes of {label:?} go, and {left} of {earlier:?} are to come")
+        })
+    }
 }
 
 /// What is on the way.
@@ -119,6 +158,10 @@ impl World {
             let Some(fragment) = it.node.poll_fragment(self.now, id) else {
                 return;
             };
+            let direction = &mut self.wires[wire].directions[end];
+            if let Some(what) = direction.fragment(&fragment.head, &fragment.record) {
+                self.oracle.borrow_mut().found("N14", what);
+            }
             let length = u64::from(fragment.head.length) + 32;
             let content = fragment.payload.map_or(0, |(payload, _)| payload.content());
             let item = Item::Fragment {

@@ -99,6 +99,7 @@ fn each_planted_fault_is_found() {
             Fault::ServesLast => &["N10"],
             Fault::ForgetsRequests => &["N11"],
             Fault::BelievesFlows => &["N12"],
+            Fault::MixesTransfers => &["N14"],
             Fault::ForgetsToResend | Fault::KeepsAnswers | Fault::KeepsCredit => &["N13"],
         };
         // The rarest shows in one plan of some fifty.
@@ -130,9 +131,9 @@ fn each_planted_fault_is_found() {
     );
 }
 
-/// Minutes: `cargo test -p portolan-sim -- --ignored`.
+/// A minute and a half, and 400 MiB: `cargo xtask ci --long`.
 #[test]
-#[ignore = "takes minutes: run by hand, or before a release"]
+#[ignore = "takes minutes: one of the long checks"]
 fn ten_thousand_nodes_keep_their_invariants() {
     let plan = Plan {
         nodes: 10_000,

@@ -19,6 +19,7 @@ use rustix::time::{
 
 use crate::fork::{self, CloseOnFork};
 use crate::process::{self, EventFd};
+use crate::time;
 use crate::upcall;
 
 /// Numbers that one call of [`Watch::wait`] says at most.
@@ -84,9 +85,26 @@ impl Watch {
     ///
     /// `EBADF`: in a forked child.
     pub fn wait(&self) -> io::Result<Vec<u64>> {
+        self.wait_by(None)
+    }
+
+    /// The same, until a deadline: then nowhere.
+    ///
+    /// # Errors
+    ///
+    /// As [`wait`](Self::wait).
+    ///
+    /// ```
+    /// # use portolan_sys::watch::Watch;
+    /// use std::time::Instant;
+    /// assert_eq!(Watch::new()?.wait_by(Some(Instant::now()))?, []);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn wait_by(&self, deadline: Option<Instant>) -> io::Result<Vec<u64>> {
         let mut events = Vec::with_capacity(AT_ONCE);
         loop {
-            match epoll::wait(&self.epoll, spare_capacity(&mut events), None) {
+            let left = time::relative(deadline);
+            match epoll::wait(&self.epoll, spare_capacity(&mut events), left.as_ref()) {
                 Err(Errno::INTR) => {}
                 Err(other) => return Err(other.into()),
                 Ok(_) => return Ok(events.iter().map(|e| e.data.u64()).collect()),

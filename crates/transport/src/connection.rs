@@ -41,6 +41,11 @@ pub trait Listener: fmt::Debug + Send {
     /// Where it listens: with the port that the kernel has chosen.
     fn address(&self) -> Address;
 
+    /// The socket that clients connect to, if it is one: another process can go on with it.
+    fn socket(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
     /// Goes on with the connections that are being made; the next that is up, if one is. Call it
     /// until it returns `None`.
     ///

@@ -224,3 +224,28 @@ fn addresses_that_cannot_be_had_are_named() {
         "{failure}"
     );
 }
+
+#[test]
+fn a_listener_goes_on_with_the_socket_of_another_and_its_backlog() {
+    let transport = Tcp::default();
+    let (old, address) = listening(&transport);
+    let socket = old.socket().unwrap().try_clone_to_owned().unwrap();
+    // A client comes while nobody accepts.
+    let mut client = transport.connect(&Address::Internet(address)).unwrap();
+    drop(old);
+    let mut new = transport.listen_on(socket).unwrap();
+    assert_eq!(new.address(), Address::Internet(address));
+    let end = std::time::Instant::now() + portolan_testkit::PATIENCE;
+    let server = loop {
+        client.progress();
+        if let Ok(Some(server)) = new.accept() {
+            break server;
+        }
+        assert!(
+            std::time::Instant::now() < end,
+            "the client is not accepted"
+        );
+        std::thread::sleep(Duration::from_millis(1));
+    };
+    drop(server);
+}

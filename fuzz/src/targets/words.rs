@@ -164,10 +164,7 @@ fn message([word, other]: [u64; 2]) {
     let status = PortStatus::unpack(word);
     // A generation has 24 bits, of which a member writes no more.
     let again = PortStatus::unpack(status.pack());
-    assert_eq!(
-        (again.phase, again.reissuing),
-        (status.phase, status.reissuing)
-    );
+    assert_eq!((again.phase, again.kept), (status.phase, status.kept));
     assert_eq!(PortStatus::unpack(again.pack()), again);
     let count = RightCount::unpack(other);
     assert_eq!(RightCount::unpack(count.pack()), count);

@@ -9,6 +9,7 @@
 //! | `worker` | one process's random mix of operations; `dying`: what it does last; `memory`: on extents; `messages`: on ports; `sharing`: on segments and signals; `bells`: signals that interrupt; `channels`, `freight` (beside them), `flows` (streams of bytes), `frames` and `topics`: on those; `calls`, `awaited`; `exports`, `ordinary`: memory shown to others, and what `notes` tell of it; `bridges` and `connections`: what goes to other domains |
 //! | `payload` | what stands in every extent, so that a page with two owners shows |
 //! | `stream`, `flow`, `picture` | what stands in every message of a channel, in a stream and in a frame buffer, so that what is torn, lost or doubled shows |
+//! | `nodes` | the run of several nodes, with an audit of its own |
 //! | `board` | memory outside the region: orders, and the workers' journals |
 //! | [`crate::audit`] | the auditor |
 
@@ -17,13 +18,14 @@ mod coordinator;
 mod flow;
 mod kills;
 mod last_acts;
+pub(crate) mod nodes;
 mod payload;
 mod picture;
 mod random;
 mod stream;
 pub(crate) mod worker;
 
-pub(crate) use coordinator::{Plan, run};
+pub(crate) use coordinator::{Plan, Report, run};
 
 /// Bytes of addresses of each part of a run's domain.
 pub(crate) const SIZE: u64 = 64 << 20;

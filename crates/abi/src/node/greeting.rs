@@ -100,7 +100,8 @@ pub struct Hello {
     pub body: HelloBody,
     /// The sender's name, for people and for lists of nodes that may come in.
     pub name: String,
-    /// Nodes that the sender knows.
+    /// Nodes that the sender knows; where they are reached is said in
+    /// [`Record::Members`](super::Record::Members).
     pub known: Vec<NodeId>,
 }
 

@@ -37,16 +37,19 @@
 
 mod fragment;
 mod greeting;
+mod members;
 mod message;
 mod names;
 mod node_id;
 mod programs;
 mod record;
+mod statement;
 
 pub use fragment::{FRAGMENT_MAGIC, FragmentHead, FragmentKind, MAX_FRAGMENT};
 pub use greeting::{
     AssociationId, Bye, ByeReason, Hello, HelloBody, MAX_CERTIFICATE, MAX_KNOWN, Ping, Versions,
 };
+pub use members::{MAX_ADDRESS, MAX_MEMBERS, Member, is_member_address};
 pub use message::{INLINE, MessageBody, MessageRecord, lengths_sum};
 pub use names::{Asks, NODE_PORT, NamesAnswer, NamesQuestion, NodeEntry, NodeName, Says};
 pub use node_id::{NodeId, NodeIdError};
@@ -57,6 +60,7 @@ pub use record::{
     Announce, Dead, DeadReason, Lent, MAX_RECORD, PORT_SECRET, PortId, Record, RecordFlags,
     RecordHead, RecordKind, Resolve, ResolveFailure, Sent,
 };
+pub use statement::{MAX_STATEMENT, Stated, Statement, StatementHead, StatementKind, to_sign};
 
 /// The wire versions that this build speaks.
 pub const WIRE: Versions = Versions {

@@ -102,6 +102,8 @@ codes! {
         NoSuchNode = 3,
         /// The nodes are these.
         Nodes = 4,
+        /// The node that was named is this one, which is silent.
+        Unreachable = 5,
     }
 }
 
@@ -180,6 +182,7 @@ impl NamesAnswer {
             .collect::<Result<Vec<NodeEntry>, _>>()?;
         let names_as_it_should = match says {
             Says::Found => entries.len() == 1,
+            Says::Unreachable => entries.len() == 1 && entries[0].silent_since != 0,
             Says::NoSuchNode => entries.is_empty(),
             Says::Ambiguous => entries.len() > 1,
             Says::Nodes => true,
@@ -228,6 +231,14 @@ mod tests {
             (Says::Found, vec![entry("hall"), entry("roof")]),
             (Says::NoSuchNode, vec![entry("hall")]),
             (Says::Ambiguous, vec![entry("hall")]),
+            (Says::Unreachable, vec![]),
+            (
+                Says::Unreachable,
+                vec![NodeEntry {
+                    silent_since: 0,
+                    ..entry("hall")
+                }],
+            ),
         ] {
             let wrong = NamesAnswer {
                 says,

@@ -1,6 +1,7 @@
 //! Lays out the head of a record, and tells the kinds of records apart.
 
 use super::greeting::{Bye, Hello, MAX_CERTIFICATE, Ping};
+use super::members::{self, MAX_ADDRESS, MAX_MEMBERS, Member};
 use super::message::{INLINE, MessageBody, MessageRecord};
 use super::node_id::NodeId;
 use crate::codec::{DecodeError, Field, Reader, Writer};
@@ -12,6 +13,9 @@ use crate::{codes, record};
 #[expect(clippy::cast_possible_truncation, reason = "about 30,000")]
 pub const MAX_RECORD: u32 =
     (RecordHead::BYTES + MessageBody::BYTES + 8 * MAX_EXTENTS + MAX_HEADER) as u32 + INLINE as u32;
+const _: () = assert!(
+    RecordHead::BYTES + 4 + MAX_MEMBERS * (NodeId::BYTES + 1 + MAX_ADDRESS) <= MAX_RECORD as usize
+);
 /// Bytes of the secret in a port's reference.
 pub const PORT_SECRET: usize = 16;
 
@@ -30,6 +34,8 @@ codes! {
         Renew = 5,
         /// [`Record::Renewed`].
         Renewed = 6,
+        /// [`Record::Statement`].
+        Statement = 7,
         /// [`Record::Message`].
         Message = 8,
         /// [`Record::Answer`].
@@ -54,6 +60,8 @@ codes! {
         Dead = 18,
         /// [`Record::Close`].
         Close = 19,
+        /// [`Record::Members`].
+        Members = 20,
         /// Reserved: a reference is shown to a port's home, which lends a right.
         Claim = 32,
         /// Reserved: the home's reply.
@@ -332,6 +340,11 @@ pub enum Record<'a> {
     Renew(&'a [u8]),
     /// The certificate.
     Renewed(&'a [u8]),
+    /// What the cluster's authority states ([`super::Statement`]), passed on as it is.
+    Statement(&'a [u8]),
+    /// "These I am linked with, and there they are reached", and so am I. Said after the greeting and
+    /// whenever it changes.
+    Members(Vec<Member<'a>>),
     /// A message of a flow: the number is its own.
     Message(MessageRecord<'a>),
     /// The answer to a request.
@@ -421,6 +434,14 @@ impl<'a> Record<'a> {
             Self::Renewed(certificate) => {
                 out.extend(*certificate);
                 K::Renewed
+            }
+            Self::Statement(statement) => {
+                out.extend(*statement);
+                K::Statement
+            }
+            Self::Members(members) => {
+                members::put(members, out);
+                K::Members
             }
             Self::Message(message) => {
                 message.put(out);
@@ -522,6 +543,8 @@ impl<'a> Record<'a> {
             K::Bye => Self::Bye(from.field("bye")?),
             K::Renew => Self::Renew(certificate(head, from)?),
             K::Renewed => Self::Renewed(certificate(head, from)?),
+            K::Statement => Self::Statement(certificate(head, from)?),
+            K::Members => Self::Members(members::get(from)?),
             K::Message => Self::Message(MessageRecord::get(from, false)?),
             K::Answer => Self::Answer(MessageRecord::get(from, true)?),
             K::Ack if head.flow == super::ANSWERS => {

@@ -122,15 +122,18 @@ pub(crate) struct OutputArgs {
 
 /// Send one message to a port.
 ///
-/// Waits until there is a domain and a port of these names, and until the port has room.
+/// Waits until there is a domain and a port of these names, and until the port has room. It succeeds
+/// when the message is in the port's queue; for a port on another machine: when this machine's node
+/// has it, which keeps it until the other node has it too, and loses it if that is given up. With
+/// --flush it succeeds when the other node has put it into the port's queue.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = concat!(
         "Example:\n  portolan port send frames big.iso --header big.iso\n  tar c . | portolan port send backup - --timeout 600\n  portolan port send log --data hello --drop",
         exit_codes!(
-            "5  there was no such domain or port in time, or its node is silent",
+            "5  there was no such domain or port in time, or its node is silent, or it is not known in time whether the message is there (--flush)",
             "6  the queue is full",
-            "7  the port died",
+            "7  the port died, or the message is lost with its node (--flush)",
         ),
     )
 )]
@@ -148,7 +151,10 @@ pub(crate) struct SendArgs {
     /// Drop the message if the queue is full, and call it sent
     #[arg(long)]
     pub(crate) drop: bool,
-    /// Wait this long for the domain and the port together, and then for room
+    /// Wait until the message is in the port's queue on its own machine, or say that it was lost
+    #[arg(long, conflicts_with = "drop")]
+    pub(crate) flush: bool,
+    /// Wait this long for the domain and the port together, then for room, then for --flush
     #[arg(long, default_value_t = 30.0, value_name = "SECONDS", value_parser = timeout)]
     pub(crate) timeout: f64,
 }

@@ -19,7 +19,7 @@ use std::io::{self, Read as _};
 
 use portolan::{
     Access, Domain, Message, MessageError, PortOptions, ReceiveError, RequestError, SendError,
-    WhenFull,
+    SendRight, WhenFull,
 };
 
 use crate::args::{CallArgs, MessageArgs, PortCommand, ReceiveArgs, SendArgs, WhereArgs};
@@ -111,10 +111,41 @@ fn send(args: &SendArgs) -> Result<()> {
     };
     let name = args.place.name.clone();
     let what = move || format!("room in the queue of the port {name:?}");
-    let _waiting = Waiting::start(args.place.quiet, Some(args.timeout), what);
+    let waiting = Waiting::start(args.place.quiet, Some(args.timeout), what);
     right
         .send(message, when_full)
-        .map_err(|error| unsent(error.why, &args.place))
+        .map_err(|error| unsent(error.why, &args.place))?;
+    drop(waiting);
+    match args.flush {
+        true => flush(&right, args),
+        false => Ok(()),
+    }
+}
+
+/// Waits until what was sent is in the port's queue, wherever that is.
+fn flush(right: &SendRight, args: &SendArgs) -> Result<()> {
+    let name = args.place.name.clone();
+    let of = name.clone();
+    let what = move || format!("the node of the port {of:?} to have the message");
+    let _waiting = Waiting::start(args.place.quiet, Some(args.timeout), what);
+    let lost = |why: String| CliError::MessageLost {
+        name: name.clone(),
+        why,
+    };
+    right
+        .flush(deadline(Some(args.timeout)))
+        .map_err(|error| match error {
+            RequestError::TimedOut | RequestError::Dropped => {
+                CliError::Unacknowledged { name: name.clone() }
+            }
+            RequestError::Unsent(error) => match error.why {
+                SendError::Full { .. } => CliError::Unacknowledged { name: name.clone() },
+                why => lost(why.to_string()),
+            },
+            RequestError::NodeLost { node } => lost(format!("node {node:?} was given up")),
+            RequestError::ServerDead => lost("the port died".to_owned()),
+            other => CliError::library("waiting for the acknowledgement")(other),
+        })
 }
 
 /// Why a message was not sent, with an exit code that scripts can tell apart.
@@ -131,7 +162,11 @@ fn unsent(reason: SendError, place: &WhereArgs) -> CliError {
             what: format!("the port {name:?} takes messages, and answers none"),
             to_do: "use `portolan port send`",
         },
-        SendError::Unreachable { node, .. } => CliError::Unreachable { name, node },
+        SendError::Unreachable { node, since } => CliError::Unreachable {
+            name,
+            node,
+            silent: since.elapsed(),
+        },
         other => CliError::library("sending")(other),
     }
 }

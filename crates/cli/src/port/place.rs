@@ -86,6 +86,11 @@ pub(super) fn find(place: &WhereArgs, what: &str, seconds: f64) -> Result<(Domai
             name,
             domain: place.domain.clone(),
         },
+        ConnectError::Unreachable { name, node, since } => CliError::Unreachable {
+            name,
+            node,
+            silent: since.elapsed(),
+        },
         ConnectError::BadName { .. } => CliError::refused(&error, ANOTHER_NAME),
         ConnectError::Ambiguous { .. } => CliError::refused(&error, "name the node: name@node"),
         ConnectError::NoSuchNode { .. } => CliError::refused(&error, "check the node's name"),

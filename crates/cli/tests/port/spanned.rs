@@ -71,7 +71,10 @@ fn what_a_node_says_no_to_is_told_with_what_to_do() {
     let query = node.span.take(PATIENCE).unwrap();
     query.found(node.upper.make_send(), "hall").unwrap();
     let said = complaint(call, 5);
-    assert!(said.contains("node \"hall\", which is silent"), "{said}");
+    assert!(
+        said.contains("node \"hall\", which has been silent for"),
+        "{said}"
+    );
     node.upper.set_reachable();
     let call = node.call("upper");
     let query = node.span.take(PATIENCE).unwrap();

@@ -1,14 +1,12 @@
 //! Claims of the papers on messages by moving pages.
 
-use super::table::{COMPARABLE, at_least, at_most, unstated, within};
+use super::table::{COMPARABLE, NOTICED, SIGNIFICANTLY, at_least, at_most, unstated, within};
 use super::{Claim, Rule};
 use crate::experiment::{DASH, DASH_88};
 use crate::unit::Unit;
 
 /// How many times as long is far longer.
 const FAR: f64 = 10.0;
-/// How many times as fast is significantly faster.
-const SIGNIFICANTLY: f64 = 2.0;
 /// How far off a straight line, a sum or a whole may be: the paper's own accuracy.
 const ACCURATE: f64 = 0.1;
 
@@ -54,24 +52,26 @@ pub(crate) const LINEAR: Claim = Claim {
     paper: DASH,
     section: "Measurement results, Figure 3",
     says: "The time that a message takes grows linearly with its pages",
+    // Of what the line rises by, not of the whole: the whole is mostly what an empty message takes,
+    // beside which any curve is straight.
     rule: Rule::All(&[
         at_most(
-            "off the line, on demand, not accessed",
+            "off the line, of its rise, on demand, not accessed",
             Unit::Share,
             ACCURATE,
-            0.004_8,
+            0.001_24,
         ),
         at_most(
-            "off the line, by receive, all accessed",
+            "off the line, of its rise, by receive, all accessed",
             Unit::Share,
             ACCURATE,
-            0.002_1,
+            0.000_50,
         ),
         at_most(
-            "off the line, on demand, all accessed",
+            "off the line, of its rise, on demand, all accessed",
             Unit::Share,
             ACCURATE,
-            0.002_2,
+            0.000_72,
         ),
     ]),
 };
@@ -194,12 +194,20 @@ pub(crate) const SYNCHRONOUS: Claim = Claim {
     section: "Measurement results, Table IV",
     says: "A synchronous round is faster than an asynchronous one, because one operation, and \
         its trap, takes the place of two",
-    rule: Rule::All(&[at_most(
-        "synchronous to asynchronous",
-        Unit::Times,
-        1.0,
-        2.162 / 2.496,
-    )]),
+    rule: Rule::All(&[
+        at_most(
+            "synchronous to asynchronous, users",
+            Unit::Times,
+            1.0,
+            2.162 / 2.496,
+        ),
+        at_most(
+            "synchronous to asynchronous, one always open",
+            Unit::Times,
+            1.0,
+            1.751 / 2.085,
+        ),
+    ]),
 };
 
 pub(crate) const ALWAYS_OPEN: Claim = Claim {
@@ -208,12 +216,20 @@ pub(crate) const ALWAYS_OPEN: Claim = Claim {
     section: "Measurement results, Table IV",
     says: "A kernel process is faster than a user process, among other things because its pages \
         are always mapped: nothing is unmapped, and no page faults",
-    rule: Rule::All(&[at_most(
-        "always open to guarded",
-        Unit::Times,
-        1.0,
-        2.085 / 2.496,
-    )]),
+    rule: Rule::All(&[
+        at_most(
+            "always open to guarded, asynchronous",
+            Unit::Times,
+            1.0,
+            2.085 / 2.496,
+        ),
+        at_most(
+            "always open to guarded, synchronous",
+            Unit::Times,
+            1.0,
+            1.751 / 2.162,
+        ),
+    ]),
 };
 
 pub(crate) const NULL_BELOW: Claim = Claim {
@@ -241,14 +257,15 @@ pub(crate) const NULL_COMPARABLE: Claim = Claim {
 pub(crate) const CLOSURE: Claim = Claim {
     id: "closure",
     paper: DASH,
-    section: "Microscopic analysis, Figure 6",
-    says: "The parts of a message's time are right within 10 %",
-    rule: Rule::All(&[unstated(at_most(
-        "sum of the segments, off the whole, the furthest run",
+    section: "Figure 6; Cross-checking the results",
+    says: "The parts of a message's time, added up, are within 10 % of what the whole was measured \
+        to take: 1,231 against 1,248 µs",
+    rule: Rule::All(&[at_most(
+        "sum of the segments, off the whole",
         Unit::Share,
         ACCURATE,
-        0.0,
-    ))]),
+        1.0 - 1231.0 / 1248.0,
+    )]),
 };
 
 pub(crate) const STEADY: Claim = Claim {
@@ -295,9 +312,10 @@ pub(crate) const STRUCTURE_PAYS: Claim = Claim {
     id: "structure-pays",
     paper: DASH,
     section: "The effectiveness of the DASH design",
-    says: "Messages that need not be contiguous cost 148 µs, and save about 70, 40 and 200 µs",
+    says: "Messages that need not be contiguous cost 148 µs, of a message of one page, and save \
+        about 70, 40 and 200 µs",
     rule: Rule::All(&[at_least(
-        "saved, less the price",
+        "saved for a page, less the price",
         Unit::Seconds,
         0.0,
         (70.0 + 40.0 + 200.0 - 148.0) * 1e-6,
@@ -335,12 +353,21 @@ pub(crate) const COPYING_SLOWS: Claim = Claim {
     paper: DASH,
     section: "Introduction",
     says: "Copying loads the bus, which slows devices and the programs on other processors",
-    rule: Rule::All(&[unstated(at_most(
-        "neighbour beside moving, to beside copying",
-        Unit::Times,
-        1.0,
-        1.0,
-    ))]),
+    // Two things: that copying slows, and that what moves does so less.
+    rule: Rule::All(&[
+        unstated(at_least(
+            "neighbour beside copying, to beside a loop",
+            Unit::Times,
+            NOTICED,
+            NOTICED,
+        )),
+        unstated(at_most(
+            "neighbour beside moving, to beside copying",
+            Unit::Times,
+            1.0,
+            1.0,
+        )),
+    ]),
 };
 
 pub(crate) const UNMAPPING_DEAR: Claim = Claim {

@@ -9,6 +9,10 @@ use crate::unit::Unit;
 
 /// How much slower is still comparable, or not significant: a tenth.
 pub(super) const COMPARABLE: f64 = 1.1;
+/// How many times as fast is significantly, or clearly, faster.
+pub(super) const SIGNIFICANTLY: f64 = 2.0;
+/// How much slower a computation is that notices something: a twentieth.
+pub(super) const NOTICED: f64 = 1.05;
 
 pub(super) const fn at_most(what: &'static str, unit: Unit, most: f64, paper: f64) -> Condition {
     Condition {
@@ -83,8 +87,10 @@ pub(crate) const ALL: &[Claim] = &[
     HALF_OF_SOFTWARE,
     FEWER_TRANSACTIONS,
     POLLING_MANY,
+    SIGNAL_EACH_LINE,
     RPC_FASTER,
     TRANSPORT,
+    TIMER,
     SOFTWARE_SLOWER_NEAR,
     SOFTWARE_SLOWER_FAR,
     MARSHALLING,

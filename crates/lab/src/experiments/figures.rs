@@ -453,7 +453,8 @@ impl View<'_> {
             .verdict(&rates)
             .because(format!(
                 "Messages of 64 KiB on 4 KiB pages, guarded, hot: {} if they are not accessed, {} if \
-                 all is, mapped by receive.{copy_words}",
+                 all is, mapped by receive.{copy_words} (The bounds are those of a machine of 1989: how \
+                 moving compares with copying is in the other claims.)",
                 show(rates[0]),
                 show(rates[1]),
             ))

@@ -195,7 +195,7 @@ fn synchronous(tracks: &[Track]) -> Verdict {
         open.sentence(),
     );
     table::SYNCHRONOUS
-        .verdict(&[claims::paired(users.ratio)])
+        .verdict(&[users.ratio, open.ratio].map(claims::paired))
         .because(paragraph)
         .figure(ASYNC, Unit::Seconds, users.to)
         .figure(SYNC, Unit::Seconds, users.row)
@@ -221,7 +221,7 @@ fn open(tracks: &[Track]) -> Verdict {
         Unit::Seconds.show(saved(&synchronous)),
     );
     table::ALWAYS_OPEN
-        .verdict(&[claims::paired(asynchronous.ratio)])
+        .verdict(&[asynchronous.ratio, synchronous.ratio].map(claims::paired))
         .because(paragraph)
         .figure(ASYNC, Unit::Seconds, asynchronous.to)
         .figure(OPEN_ASYNC, Unit::Seconds, asynchronous.row)

@@ -363,7 +363,8 @@ fn null(rows: &[Row], columns: &Columns) -> [Verdict; 2] {
     let null = Fastest::of(rows, columns, NULL);
     let time = times(columns, NULL, GUARDED).and_then(|track| claims::timed(&track.timed()));
     let below = table::NULL_BELOW.verdict(&[time]).because(format!(
-        "In a guarded domain, asleep on one CPU, a null message takes {}.",
+        "In a guarded domain, asleep on one CPU, a null message takes {}. (The bound is that of a \
+         machine of 1989: what is said of the mechanism is the claim below.)",
         claims::shown(time, Unit::Seconds)
     ));
     let comparable = table::NULL_COMPARABLE

@@ -359,27 +359,24 @@ impl View<'_> {
             });
             // The null message is apart: it has no extents at all.
             let points: Vec<(f64, &Timed)> = points.collect::<Option<_>>()?;
-            let bent = bend(
-                points
-                    .iter()
-                    .map(|(x, timed)| (*x, timed.median()))
-                    .collect(),
-            )?;
+            let middles = points.iter().map(|(x, timed)| (*x, timed.median()));
+            let Bend { off, rise } = Bend::of(&middles.collect::<Vec<_>>())?;
             // What the figures' own spread could make of it.
             let spread = points.iter().map(|(_, timed)| {
                 let [lower, upper] = timed.quartiles();
-                (upper - lower) / 2.0 / timed.median()
+                (upper - lower) / 2.0
             });
             let spread = spread.fold(0.0, f64::max);
-            Estimate::between(bent, (bent - spread).max(0.0), bent + spread)
+            let of_rise = |off: f64| off.max(0.0) / rise;
+            Estimate::between(of_rise(off), of_rise(off - spread), of_rise(off + spread))
         });
         let worst = off.iter().flatten().map(|off| off.middle());
         let paragraph = worst.reduce(f64::max).map_or_else(
-            || "It could not be measured.".to_owned(),
+            || "No curve rises from one page of 8 KiB to eight.".to_owned(),
             |worst| {
                 format!(
-                    "From one page of 8 KiB to eight, no delay is further than {} from the straight \
-                     line through its curve.",
+                    "From one page of 8 KiB to eight, no delay is further from the straight line \
+                     through its curve than {} of what that line rises by.",
                     Unit::Share.show(worst)
                 )
             },
@@ -427,39 +424,72 @@ impl View<'_> {
     }
 }
 
-/// How far a point is from the straight line through all of them at the most, as a part of
-/// what the line says; none for two points.
-fn bend(points: Vec<(f64, f64)>) -> Option<f64> {
-    let count = points.len() as f64;
-    if points.len() < 3 {
-        return None;
+/// The straight line through some points.
+struct Bend {
+    /// How far a point is from it at the most.
+    off: f64,
+    /// What it rises by from the first point to the last.
+    rise: f64,
+}
+
+impl Bend {
+    /// None for two points, and for a line that does not rise.
+    fn of(points: &[(f64, f64)]) -> Option<Self> {
+        let count = points.len() as f64;
+        let (first, last) = match points {
+            [first, _, .., last] => (first.0, last.0),
+            _ => return None,
+        };
+        let mean = |pick: fn(&(f64, f64)) -> f64| points.iter().map(pick).sum::<f64>() / count;
+        let (x, y) = (mean(|p| p.0), mean(|p| p.1));
+        let sum = |of: &dyn Fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>();
+        let slope = sum(&|p| (p.0 - x) * (p.1 - y)) / sum(&|p| (p.0 - x).powi(2));
+        let off = points
+            .iter()
+            .map(|p| (p.1 - y - slope * (p.0 - x)).abs())
+            .fold(0.0, f64::max);
+        let rise = slope * (last - first);
+        (rise > 0.0).then_some(Self { off, rise })
     }
-    let mean = |pick: fn(&(f64, f64)) -> f64| points.iter().map(pick).sum::<f64>() / count;
-    let (x, y) = (mean(|p| p.0), mean(|p| p.1));
-    let sum = |of: &dyn Fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>();
-    let slope = sum(&|p| (p.0 - x) * (p.1 - y)) / sum(&|p| (p.0 - x).powi(2));
-    let line = |at: f64| y + slope * (at - x);
-    let off = points
-        .iter()
-        .map(|(x, y)| ((y - line(*x)) / line(*x)).abs())
-        .fold(0.0, f64::max);
-    off.is_finite().then_some(off)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn of_rise(points: &[(f64, f64)]) -> Option<f64> {
+        Bend::of(points).map(|Bend { off, rise }| off / rise)
+    }
+
     #[test]
     fn a_line_is_straight_and_a_step_is_not() {
-        let line = |f: fn(f64) -> f64| {
+        let curve = |f: fn(f64) -> f64| {
             let points = (0..5).map(|x| (f64::from(x), f(f64::from(x))));
-            bend(points.collect()).unwrap()
+            of_rise(&points.collect::<Vec<_>>())
         };
-        assert!(line(|x| 3.0 * x + 1.0) < 1e-9);
-        assert!(line(|_| 2.0) < 1e-9);
-        assert!(line(|x| if x < 4.0 { 1.0 } else { 9.0 }) > 0.5);
-        assert_eq!(bend(vec![(0.0, 1.0), (1.0, 2.0)]), None);
+        assert!(curve(|x| 3.0 * x + 1.0).unwrap() < 1e-9);
+        assert!(curve(|x| if x < 4.0 { 1.0 } else { 9.0 }).unwrap() > 0.4);
+        // What lies on a large empty message is as bent as without it.
+        assert!(curve(|x| if x < 4.0 { 1001.0 } else { 1009.0 }).unwrap() > 0.4);
+        // What does not rise does not rise linearly.
+        assert_eq!((curve(|_| 2.0), curve(|x| -x)), (None, None));
+        assert_eq!(of_rise(&[(0.0, 1.0), (1.0, 2.0)]), None);
+    }
+
+    #[test]
+    fn the_papers_own_tables_are_as_straight_as_the_rule_says() {
+        let curves = [(false, false), (true, true), (false, true)];
+        let conditions = table::LINEAR.rule.conditions().iter();
+        for ((now, all), condition) in curves.into_iter().zip(conditions) {
+            let points = paper::PAGES[1..].iter().map(|pages| {
+                let bytes = pages * paper::PAGE;
+                let time = paper::one_way(now, bytes, if all { bytes } else { 0 });
+                (*pages as f64, time.unwrap())
+            });
+            let off = of_rise(&points.collect::<Vec<_>>()).unwrap();
+            let stated = condition.paper.unwrap();
+            assert!((off - stated).abs() < 1e-5, "{}: {off}", condition.what);
+        }
     }
 
     #[test]

@@ -195,6 +195,9 @@ fn record(record: &Record, earlier: Earlier<'_>, pace: Option<&str>) -> String {
         classed("p", "muted", &took)
     );
     page += &pace.map_or_else(String::new, |pace| classed("p", "warning", pace));
+    page += &record
+        .how()
+        .map_or_else(String::new, |how| classed("p", "muted", &how));
     page += &match &record.result {
         Ending::Done(outcome) => self::outcome(outcome, earlier),
         Ending::LeftOut { why } => classed("p", "warning", &format!("Left out: {why}.")),

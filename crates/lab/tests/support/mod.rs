@@ -133,24 +133,39 @@ pub(crate) fn verdict_of<'a>(outcome: &'a Value, id: &str, of: &str) -> &'a Valu
 /// By its figures a verdict says what the middle half of this one does: it lies within the bounds, or
 /// outside them, or it cannot be told. Of a rule with one condition.
 pub(crate) fn follows_from(verdict: &Value, name: &str, [least, most]: [f64; 2]) {
-    let cell = figure(verdict, name);
-    let answer = &verdict["by_figures"];
-    if !cell["here"].is_f64() {
-        assert_eq!(answer, "cannot tell", "{verdict}");
-        return;
-    }
-    let (lower, upper) = (
-        cell["range"][0].as_f64().unwrap(),
-        cell["range"][1].as_f64().unwrap(),
-    );
-    let expected = if lower >= least && upper <= most {
-        "holds"
-    } else if upper < least || lower > most {
-        "does not hold"
-    } else {
-        "cannot tell"
+    follow_from(verdict, &[(name, [least, most])]);
+}
+
+/// The same of a rule with several conditions of one bound.
+pub(crate) fn all_follow(verdict: &Value, names: &[String], bounds: [f64; 2]) {
+    let all: Vec<_> = names.iter().map(|name| (name.as_str(), bounds)).collect();
+    follow_from(verdict, &all);
+}
+
+/// The same of a rule with several conditions: one that is missed decides, and one that is open leaves
+/// it open.
+pub(crate) fn follow_from(verdict: &Value, conditions: &[(&str, [f64; 2])]) {
+    let met = |(name, [least, most]): &(&str, [f64; 2])| {
+        let cell = figure(verdict, name);
+        cell["here"].as_f64()?;
+        let (lower, upper) = (cell["range"][0].as_f64()?, cell["range"][1].as_f64()?);
+        if lower >= *least && upper <= *most {
+            Some(true)
+        } else if upper < *least || lower > *most {
+            Some(false)
+        } else {
+            None
+        }
     };
-    assert_eq!(answer, expected, "{verdict}");
+    let met: Vec<Option<bool>> = conditions.iter().map(met).collect();
+    let expected = if met.contains(&Some(false)) {
+        "does not hold"
+    } else if met.contains(&None) {
+        "cannot tell"
+    } else {
+        "holds"
+    };
+    assert_eq!(verdict["by_figures"], expected, "{verdict}");
     // The answer is that, unless something was the matter while it was measured.
     let doubts = !array(&verdict["doubts"]).is_empty();
     let final_answer = if doubts { "cannot tell" } else { expected };

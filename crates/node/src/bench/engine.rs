@@ -113,7 +113,7 @@ impl Place {
                     seconds: clock.of_day().as_secs(),
                 };
                 let state = identity(keys, args.number, now)?;
-                let cluster = authority::cluster(&state)?;
+                let cluster = authority::cluster(&state, now)?;
                 let transport = links(&cluster, LinkOptions::default(), Arc::clone(&clock));
                 (transport, cluster.node())
             }
@@ -299,6 +299,11 @@ fn identity(keys: &Path, number: u8, now: Moment) -> Result<State> {
     let first = at(1)?;
     let (key, _) = authority::request(&name)?;
     let certificate = Authority::load(&first)?.sign(&name, &key, now)?;
-    authority::keep(&state, &key, &certificate, &authority::authorities(&first)?)?;
+    authority::keep(
+        &state,
+        &key,
+        &certificate,
+        &authority::authorities(&first, now)?,
+    )?;
     Ok(state)
 }

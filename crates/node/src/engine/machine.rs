@@ -60,6 +60,9 @@ pub(super) struct Machine {
     pub(super) dead: BTreeSet<PortKey>,
     /// Messages and answers that could not travel, or had no place here.
     pub(super) left_behind: u64,
+    /// Messages that were sent to peers, and those of peers that were put into ports here.
+    pub(super) sent: u64,
+    pub(super) delivered: u64,
     /// Requests of peers that have no place here, or whose answers cannot be waited for.
     pub(super) unheard: Vec<RequestKey>,
     /// The engine's clock.
@@ -360,6 +363,7 @@ impl Home<Payload> for Machine {
             Ok(()) => {
                 if let Some(lent) = self.lent.get_mut(&port) {
                     lent.delivered += 1;
+                    self.delivered += 1;
                     lent.again = None;
                 }
                 return Ok(());

@@ -47,12 +47,13 @@ use std::time::Duration;
 use portolan::PendingReply;
 use portolan_abi::node::{ByeReason, DeadReason, NodeId, PortId, ResolveFailure};
 use portolan_proto::node::{
-    Answer, Authenticated, ConnectionId, DomainKey, Event, Node, PortKey, PortSettings, Settings,
+    Answer, Authenticated, ConnectionId, DomainKey, Event, Node, Over, PortKey, PortSettings,
+    Settings,
 };
 use portolan_sys::process::random;
-use portolan_transport::{Connection, TransportError};
+use portolan_transport::{Address, Connection, TransportError};
 
-pub use report::{Report, SpanReport};
+pub use report::{LostReport, Report, SpanReport};
 
 use link::Link;
 use machine::{Machine, time};
@@ -103,6 +104,19 @@ pub enum Happened {
         node: NodeId,
         /// Why.
         why: String,
+        /// The peer has ended in good order.
+        left: bool,
+        /// Messages of programs here that are lost with it.
+        lost: u64,
+    },
+    /// A peer tells of members of the cluster, itself among them.
+    Members {
+        /// The peer.
+        node: NodeId,
+        /// Where its connection leads to.
+        remote: Option<Address>,
+        /// Which, and where they are reached: an allegation.
+        members: Vec<(NodeId, String)>,
     },
     /// A peer wants its key signed again.
     Renew {
@@ -115,6 +129,13 @@ pub enum Happened {
     Renewed {
         /// What it says is the certificate.
         certificate: Vec<u8>,
+    },
+    /// A peer passes on what the cluster's authority states: nothing of it was checked.
+    Stated {
+        /// The peer.
+        node: NodeId,
+        /// The statement.
+        statement: Vec<u8>,
     },
     /// A domain cannot be spanned any more.
     SpanLost {
@@ -147,6 +168,10 @@ impl Engine {
     pub fn new(settings: Settings, name: &str) -> Result<Self, String> {
         let mut node = Node::new(settings);
         node.set_name(name)?;
+        #[cfg(feature = "sabotage")]
+        if let Some(fault) = crate::sabotage::fault() {
+            node.plant(fault);
+        }
         Ok(Self {
             node,
             links: BTreeMap::new(),
@@ -230,6 +255,11 @@ impl Engine {
         self.links.is_empty()
     }
 
+    /// Tells all peers which members there are, this node too, and where they are reached.
+    pub fn tell_members(&mut self, members: Vec<(NodeId, String)>) {
+        self.node.set_members(members);
+    }
+
     /// Asks all peers to sign the key of this node again; those that can, answer.
     pub fn ask_renewal(&mut self, request: &[u8]) {
         let peers: Vec<NodeId> = self.node.peers().collect();
@@ -241,6 +271,24 @@ impl Engine {
     /// Gives a peer its certificate.
     pub fn renewed(&mut self, node: NodeId, certificate: &[u8]) {
         self.node.renewed(node, certificate);
+    }
+
+    /// Passes a statement of the authority on to all peers, now and whenever they are linked.
+    pub fn state(&mut self, statement: &[u8]) {
+        self.node.state(statement);
+        for link in self.links.values_mut() {
+            link.again = true;
+        }
+    }
+
+    /// Ends all connections, so that the next ones show and check certificates anew. Associations go
+    /// on over them.
+    pub fn cut(&mut self) {
+        for link in self.links.values_mut() {
+            let why = "certificates are checked anew".to_owned();
+            link.over.get_or_insert(why);
+        }
+        self.close_links();
     }
 
     // The loop.
@@ -274,6 +322,7 @@ impl Engine {
         for link in self.links.values_mut() {
             link.receive(&mut self.node, &mut self.machine, at);
         }
+        self.answer_flushes();
         self.handle();
         self.serve_domains();
         if self.node.next_timeout().is_some_and(|due| due <= at) {
@@ -336,12 +385,19 @@ impl Engine {
                 peer,
                 association,
                 why,
+                flows,
             } => {
                 self.is_silent(peer, true);
-                self.given_up(peer, association);
+                let lost = self.given_up(peer, association, &flows);
                 self.forget_requests(peer, association);
+                let left = why == Over::Bye(ByeReason::Leaving);
                 let (node, why) = (peer, why.to_string());
-                self.happened.push(Happened::Over { node, why });
+                self.happened.push(Happened::Over {
+                    node,
+                    why,
+                    left,
+                    lost,
+                });
                 self.tell_nodes();
             }
             Event::Close {
@@ -359,17 +415,34 @@ impl Engine {
             }
             Event::Resolved { flow, lent } => self.resolved(flow, lent),
             Event::Writable { flow } => self.writable(flow),
-            Event::Dead { flow, .. } => {
+            Event::Dead { flow, lost, .. } => {
                 self.is_void(flow);
-                self.flow_is_dead(flow);
+                self.flow_is_dead(flow, lost.len() as u64);
             }
             Event::Unused { port } => self.is_unused(port),
+            Event::Members { peer, members } => {
+                let link = self
+                    .node
+                    .connection(peer)
+                    .and_then(|id| self.links.get(&id));
+                let remote = link.and_then(|link| link.connection.remote());
+                let node = peer;
+                self.happened.push(Happened::Members {
+                    node,
+                    remote,
+                    members,
+                });
+            }
             Event::Renew { peer, request } => {
                 let node = peer;
                 self.happened.push(Happened::Renew { node, request });
             }
             Event::Renewed { certificate, .. } => {
                 self.happened.push(Happened::Renewed { certificate });
+            }
+            Event::Stated { peer, statement } => {
+                let node = peer;
+                self.happened.push(Happened::Stated { node, statement });
             }
             Event::Ended { request, outcome } => self.ended(request, outcome),
             _ => {}

@@ -7,13 +7,13 @@
 //!      \___ no sender is left, or the port there is dead ___ closed
 //! ```
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use portolan::proxy::{Answer, ProxyPort, Taken};
-use portolan::{Deadline, Notice, PortOptions, SendRight, Token};
+use portolan::{Deadline, Message, Notice, PortOptions, SendRight, Token};
 use portolan_abi::node::{Lent, NodeId, PortId};
-use portolan_proto::node::{self, DomainKey, FlowKey, Outcome, RequestKey, Unsent};
+use portolan_proto::node::{self, DomainKey, FlowEnd, FlowKey, Outcome, RequestKey, Unsent};
 
 use super::Engine;
 use super::machine::{Asking, time};
@@ -22,6 +22,9 @@ use super::spans::Thing;
 
 /// Messages that are taken off one proxy in a turn: the others have their turn then.
 const TURN: usize = 64;
+/// Programs that wait at one proxy until what they sent is there; another one is told that it cannot
+/// be said.
+const MOST_FLUSHES: usize = 1024;
 
 /// Where the receive right of a proxy is.
 #[derive(Debug)]
@@ -49,9 +52,21 @@ pub(super) struct Proxy {
     /// It was told that no sender is left.
     unused: bool,
     pub(super) sent: u64,
+    /// Programs that wait until so many of them are in the port there.
+    flushes: VecDeque<(u64, Answer)>,
 }
 
 impl Proxy {
+    /// All below this number are in the port there: who waited for that is told.
+    fn have_arrived(&mut self, number: u64) {
+        while self.flushes.front().is_some_and(|(of, _)| *of <= number)
+            && let Some((_, answer)) = self.flushes.pop_front()
+        {
+            // A program that is gone needs no answer.
+            let _ = answer.reply(Message::default());
+        }
+    }
+
     pub(super) fn is_parked(&self) -> bool {
         matches!(self.place, Place::Parked(_))
     }
@@ -63,6 +78,10 @@ pub(super) struct Proxies {
     pub(super) all: BTreeMap<u64, Proxy>,
     by_flow: BTreeMap<FlowKey, u64>,
     last: u64,
+    /// Those at which programs wait.
+    flushing: BTreeSet<u64>,
+    /// Messages that were lost with each peer, or with ports of it.
+    pub(super) lost: BTreeMap<NodeId, u64>,
 }
 
 impl Engine {
@@ -112,6 +131,7 @@ impl Engine {
             held: None,
             unused: false,
             sent: 0,
+            flushes: VecDeque::new(),
         };
         self.proxies.all.insert(id, proxy);
         self.proxies.by_flow.insert(flow, id);
@@ -180,11 +200,23 @@ impl Engine {
                     proxy.sent -= 1;
                     return !matches!(refused.why, Unsent::Dead);
                 }
+                self.machine.sent += 1;
             }
             Taken::Request(message, answer) if synchronous => {
                 match self.machine.outgoing(message) {
                     Some(message) => return self.ask_on(id, message, answer),
                     None => answer.dropped(),
+                }
+            }
+            Taken::Flush(answer) => {
+                if proxy.flushes.len() >= MOST_FLUSHES {
+                    proxy.flushes.retain(|(_, answer)| answer.is_wanted());
+                }
+                if proxy.flushes.len() >= MOST_FLUSHES {
+                    answer.dropped();
+                } else {
+                    proxy.flushes.push_back((proxy.sent, answer));
+                    self.proxies.flushing.insert(id);
                 }
             }
             Taken::Notice(Notice::NoMoreSenders) => proxy.unused = true,
@@ -205,6 +237,7 @@ impl Engine {
         match self.node.request(flow, domain, None, message) {
             Ok(request) => {
                 proxy.sent += 1;
+                self.machine.sent += 1;
                 let asking = Asking { domain, answer };
                 self.machine.asking.insert(request, asking);
                 true
@@ -302,19 +335,62 @@ impl Engine {
         }
     }
 
-    /// The association with a peer is over: all rights on its ports are dead.
-    pub(super) fn given_up(&mut self, peer: NodeId, association: u64) {
-        for id in self.of_peer(peer) {
-            let proxy = self.proxies.all.get(&id);
-            if proxy.is_some_and(|proxy| proxy.flow.association == association) {
-                self.close_proxy(id);
+    /// Tells programs that what they sent is in its port.
+    pub(super) fn answer_flushes(&mut self) {
+        let proxies = &mut self.proxies;
+        let (all, node) = (&mut proxies.all, &self.node);
+        proxies.flushing.retain(|id| {
+            let Some(proxy) = all.get_mut(id) else {
+                return false;
+            };
+            if let Some(first) = node.first_kept(proxy.flow) {
+                proxy.have_arrived(first);
             }
+            !proxy.flushes.is_empty()
+        });
+    }
+
+    /// The association with a peer is over: all rights on its ports are dead. How many messages are
+    /// lost.
+    pub(super) fn given_up(&mut self, peer: NodeId, association: u64, flows: &[FlowEnd]) -> u64 {
+        let lost = |engine: &Self| engine.proxies.lost.get(&peer).copied().unwrap_or(0);
+        let before = lost(self);
+        for id in self.of_peer(peer) {
+            let Some(proxy) = self.proxies.all.get_mut(&id) else {
+                continue;
+            };
+            if proxy.flow.association != association {
+                continue;
+            }
+            let end = flows.iter().find(|end| end.flow == proxy.flow);
+            proxy.have_arrived(end.map_or(0, |end| end.acknowledged));
+            let name = self.machine.name_of(peer);
+            proxy
+                .flushes
+                .drain(..)
+                .for_each(|(_, answer)| answer.node_lost(&name));
+            self.lose(id, end.map_or(0, |end| end.lost));
+            self.close_proxy(id);
+        }
+        lost(self) - before
+    }
+
+    /// A port of a peer is dead, and so many messages to it are lost.
+    pub(super) fn flow_is_dead(&mut self, flow: FlowKey, lost: u64) {
+        if let Some(id) = self.proxies.by_flow.get(&flow).copied() {
+            if let Some(proxy) = self.proxies.all.get_mut(&id) {
+                proxy.have_arrived(proxy.sent.saturating_sub(lost));
+            }
+            self.lose(id, lost);
+            self.close_proxy(id);
         }
     }
 
-    pub(super) fn flow_is_dead(&mut self, flow: FlowKey) {
-        if let Some(id) = self.proxies.by_flow.get(&flow) {
-            self.close_proxy(*id);
+    /// Counts what was sent to a proxy and is lost. Of requests their clients are told.
+    fn lose(&mut self, id: u64, messages: u64) {
+        let proxy = self.proxies.all.get(&id);
+        if let Some(proxy) = proxy.filter(|proxy| !proxy.synchronous && messages > 0) {
+            *self.proxies.lost.entry(proxy.flow.peer).or_default() += messages;
         }
     }
 
@@ -328,13 +404,15 @@ impl Engine {
 
     /// Closes a proxy: its rights are dead names, and what it has not sent on is dropped.
     fn close_proxy(&mut self, id: u64) {
+        let depth = self.depth_of(id);
+        self.lose(id, depth as u64);
         let Some(mut proxy) = self.proxies.all.remove(&id) else {
             return;
         };
         self.proxies.by_flow.remove(&proxy.flow);
-        if let Some((_, answer)) = proxy.held.take() {
-            answer.server_dead();
-        }
+        let held = proxy.held.take().map(|(_, answer)| answer);
+        let flushes = proxy.flushes.drain(..).map(|(_, answer)| answer);
+        flushes.chain(held).for_each(Answer::server_dead);
         if let Place::Waits(token) = proxy.place
             && let Some(span) = self.machine.spans.get_mut(&proxy.domain)
         {

@@ -2,15 +2,16 @@
 //! has the name or the program has stopped to wait.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use portolan_abi::node::{Lent, NodeId, ResolveFailure};
-use portolan_proto::node::{DomainKey, FlowKey};
+use portolan_proto::node::{DomainKey, FlowKey, Unsent};
 
 use portolan::proxy::Query;
 use portolan::{Deadline, SendRight};
 
 use super::Engine;
+use super::machine::time;
 
 /// How long it waits between two rounds: at first, and at the most.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
@@ -25,6 +26,8 @@ enum Found {
     Ambiguous(Vec<String>),
     /// There is no such node.
     NoSuchNode,
+    /// The node that was named is silent since then.
+    Unreachable(Instant),
     /// Nobody waits for it any more.
     Nothing,
 }
@@ -149,6 +152,7 @@ impl Engine {
         if is_unknown && now >= question.since.saturating_add(UNKNOWN_AFTER) {
             return self.answer(id, Found::NoSuchNode);
         }
+        let mut silent = None;
         let peers: Vec<NodeId> = self.node.peers().collect();
         for peer in peers {
             let called = self.machine.names.get(&peer).cloned().unwrap_or_default();
@@ -162,11 +166,27 @@ impl Engine {
                 return;
             };
             question.knows_node = true;
-            // One that is silent is asked when it is there again.
-            if let Ok(flow) = self.node.resolve(peer, &domain, &name) {
-                question.asked.insert(flow, peer);
-                self.questions.by_flow.insert(flow, id);
+            match self.node.resolve(peer, &domain, &name) {
+                Ok(flow) => {
+                    question.asked.insert(flow, peer);
+                    self.questions.by_flow.insert(flow, id);
+                }
+                // One that is silent is asked when it is there again.
+                Err(Unsent::Unreachable { since, .. }) => {
+                    silent = Instant::now().checked_sub(time(now).since(since));
+                }
+                Err(_) => {}
             }
+        }
+        // Its program asks again; if its deadline passes meanwhile, it says why nothing was found.
+        if let Some(since) = silent.filter(|_| wanted.is_some())
+            && self
+                .questions
+                .all
+                .get(&id)
+                .is_some_and(|it| it.asked.is_empty())
+        {
+            self.answer(id, Found::Unreachable(since));
         }
     }
 
@@ -269,6 +289,7 @@ impl Engine {
                     let _ = query.ambiguous(&names);
                 }
                 Found::NoSuchNode => query.no_such_node(),
+                Found::Unreachable(since) => query.unreachable(since),
                 Found::Nothing => {}
             }
         }

@@ -69,6 +69,17 @@ pub struct LentReport {
     pub waiting: Vec<String>,
 }
 
+/// What was lost with a peer, or with ports of it, since this node was started.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LostReport {
+    /// Its id.
+    pub node: String,
+    /// Its name.
+    pub name: String,
+    /// Messages of programs here that were sent, and had not arrived as far as was known.
+    pub messages: u64,
+}
+
 /// A peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -79,6 +90,8 @@ pub struct PeerReport {
     pub name: String,
     /// There is an association.
     pub is_up: bool,
+    /// A connection carries it.
+    pub is_linked: bool,
     /// It has been silent for too long.
     pub is_unreachable: bool,
     /// For how long it has been as it is, or silent.
@@ -103,6 +116,12 @@ pub struct Report {
     pub questions: usize,
     /// Messages and answers that could not travel, or had no place here.
     pub left_behind: u64,
+    /// Messages that were sent to other nodes.
+    pub sent: u64,
+    /// Messages of other nodes that were put into ports here.
+    pub delivered: u64,
+    /// Messages that were lost.
+    pub lost: Vec<LostReport>,
 }
 
 impl Engine {
@@ -156,11 +175,20 @@ impl Engine {
                 serving: span.serving().len(),
             });
         }
+        let lost = self.proxies.lost.iter();
+        let lost = lost.map(|(node, messages)| LostReport {
+            node: node.to_string(),
+            name: self.machine.name_of(*node),
+            messages: *messages,
+        });
         Report {
             spans,
             peers: self.peers(now),
             questions: self.questions.count(),
             left_behind: self.machine.left_behind,
+            sent: self.machine.sent,
+            delivered: self.machine.delivered,
+            lost: lost.collect(),
         }
     }
 
@@ -208,6 +236,7 @@ impl Engine {
                         .map(|view| view.name.clone())
                         .unwrap_or_default(),
                     is_up,
+                    is_linked: self.is_linked(node),
                     is_unreachable,
                     lasts: now.saturating_sub(since.unwrap_or(now)),
                     round_trip: view.and_then(|view| view.round_trip),

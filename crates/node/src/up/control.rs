@@ -1,19 +1,21 @@
 //! The control socket: what the other commands ask of the running node. A line of JSON each way.
 
 use std::io::{ErrorKind, Read as _, Write as _};
-use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
+use portolan_abi::node::MAX_STATEMENT;
 use serde::{Deserialize, Serialize};
 
+use super::socket_file::{self, SocketFile};
 use crate::state::State;
 use crate::{NodeError, Result};
 
 /// The socket's file.
-const SOCKET: &str = "control.sock";
+pub(super) const SOCKET: &str = "control.sock";
 /// Bytes of a request, at most.
-const LONGEST: usize = 4096;
+const LONGEST: usize = 4096 + 2 * MAX_STATEMENT;
 /// Commands that are being asked at once, at most.
 const MOST: usize = 16;
 /// How long a command has to say what it wants and to take the answer.
@@ -22,13 +24,20 @@ const WITHIN: Duration = Duration::from_secs(5);
 const LONGEST_ANSWER: u64 = 16 << 20;
 
 /// What a command asks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ask {
     /// How it is.
     Status,
     /// To look again at what it refuses, and at whose key it has.
     Reload,
+    /// To accept what the authority states, and to pass it on.
+    State {
+        /// The statement, in hexadecimal digits.
+        statement: String,
+    },
+    /// To end, and to give its sockets to the process that asks: not a line, but these.
+    Replace,
     /// To end.
     Leave,
 }
@@ -43,6 +52,9 @@ struct Request {
 pub(super) struct Control {
     listener: UnixListener,
     clients: Vec<Client>,
+    file: SocketFile,
+    /// The process that is to take over.
+    replacing: Option<UnixStream>,
 }
 
 #[derive(Debug)]
@@ -52,24 +64,46 @@ struct Client {
     until: Duration,
     answer: Option<Vec<u8>>,
     sent: usize,
+    replaces: bool,
 }
 
 impl Control {
-    /// Listens in the state directory, whose lock this process has.
-    pub(super) fn new(state: &State) -> Result<Self> {
+    /// Listens in the state directory, whose lock this process has; on the socket of the process of
+    /// before, if that has handed it over.
+    pub(super) fn new(state: &State, taken: Option<OwnedFd>) -> Result<Self> {
         let path = state.file(SOCKET);
         let failed = || NodeError::file("cannot listen at", &path);
-        match std::fs::remove_file(&path) {
-            Ok(()) => {}
-            Err(error) if error.kind() == ErrorKind::NotFound => {}
-            Err(error) => return Err(failed()(error)),
-        }
-        let listener = UnixListener::bind(&path).map_err(failed())?;
+        let listener = match taken {
+            Some(socket) => UnixListener::from(socket),
+            None => {
+                socket_file::clear(&path, || UnixStream::connect(&path).map(drop))?;
+                UnixListener::bind(&path).map_err(failed())?
+            }
+        };
         listener.set_nonblocking(true).map_err(failed())?;
         Ok(Self {
             listener,
             clients: Vec::new(),
+            file: SocketFile::at(path.clone()),
+            replacing: None,
         })
+    }
+
+    /// The process that is to take over, if one waits for that and is not gone.
+    pub(super) fn replacing(&mut self) -> Option<UnixStream> {
+        let socket = self.replacing.take()?;
+        let gone = (&socket).read(&mut [0]).is_ok();
+        (!gone).then_some(socket)
+    }
+
+    /// The socket, for the process that takes over.
+    pub(super) fn socket(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+
+    /// Another process listens now.
+    pub(super) fn leave_file(&mut self) {
+        self.file.leave();
     }
 
     pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
@@ -103,6 +137,7 @@ impl Control {
                     until: now + WITHIN,
                     answer: None,
                     sent: 0,
+                    replaces: false,
                 });
             }
         }
@@ -110,6 +145,9 @@ impl Control {
             let goes_on = client.step(&mut act);
             goes_on && now < client.until
         });
+        if let Some(at) = self.clients.iter().position(|client| client.replaces) {
+            self.replacing = Some(self.clients.swap_remove(at).socket);
+        }
     }
 }
 
@@ -132,6 +170,10 @@ impl Client {
                 let Ok(request) = serde_json::from_slice::<Request>(&self.came[..end]) else {
                     return false;
                 };
+                if request.ask == Ask::Replace {
+                    self.replaces = true;
+                    return true;
+                }
                 let answer = act(request.ask) + "\n";
                 self.answer = Some(answer.into_bytes());
             }

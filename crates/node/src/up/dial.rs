@@ -1,10 +1,11 @@
-//! A peer of node.toml that is connected to, again and again.
+//! A peer of node.toml, or a member that a peer tells of, that is connected to again and again.
 //!
 //! ```text
 //! Waiting -> Resolving -> Trying (an address after another) -> Linked -> Waiting
 //!    ^___________|______________|  after a while, which doubles
 //! ```
 
+use std::collections::VecDeque;
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
@@ -13,9 +14,15 @@ use std::time::Duration;
 use portolan_sys::process::{EventFd, random};
 use portolan_transport::{Connection, NodeId, Peer, State, Transport};
 
+use super::status::PeerState;
+
 /// The first pause between attempts, and the longest.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// The longest of one that only others have told of.
+const LONGEST_PAUSE_HEARD: Duration = Duration::from_secs(30);
+/// Other addresses that a member is said to be reached at, at most.
+const MOST_OTHERS: usize = 3;
 /// How long an address has to answer: the kernel itself asks again ever more seldom, for minutes.
 const ANSWER: Duration = Duration::from_secs(3);
 /// Addresses of a name that are tried, at most.
@@ -35,6 +42,10 @@ pub(super) enum Phase {
 #[derive(Debug)]
 pub(super) struct Dial {
     pub(super) target: String,
+    /// Where it may be reached as well: tried in turn.
+    others: VecDeque<String>,
+    /// Who is to answer there; `None` of a peer of node.toml.
+    pub(super) expects: Option<NodeId>,
     pub(super) phase: Phase,
     pub(super) since: Duration,
     pub(super) failure: Option<String>,
@@ -44,15 +55,56 @@ pub(super) struct Dial {
 }
 
 impl Dial {
+    /// A peer of node.toml.
     pub(super) fn new(target: String, now: Duration) -> Self {
         Self {
             target,
+            others: VecDeque::new(),
+            expects: None,
             phase: Phase::Waiting(now),
             since: now,
             failure: None,
             node: None,
             pause: SHORTEST_PAUSE,
         }
+    }
+
+    /// A member that others tell of.
+    pub(super) fn heard(node: NodeId, target: String, now: Duration) -> Self {
+        Self {
+            expects: Some(node),
+            node: Some(node),
+            ..Self::new(target, now)
+        }
+    }
+
+    /// Its address, if node.toml says it.
+    pub(super) fn configured(&self) -> Option<String> {
+        self.expects.is_none().then(|| self.target.clone())
+    }
+
+    /// Its address, if others have told of it.
+    pub(super) fn heard_at(&self) -> Option<String> {
+        self.expects.map(|_| self.target.clone())
+    }
+
+    /// How far it is.
+    pub(super) fn state(&self) -> PeerState {
+        match self.phase {
+            Phase::Waiting(_) if self.failure.is_some() => PeerState::Waiting,
+            _ => PeerState::Connecting,
+        }
+    }
+
+    /// It is said to be reached there too.
+    pub(super) fn also_at(&mut self, address: String) {
+        if address == self.target || self.others.contains(&address) {
+            return;
+        }
+        if self.others.len() >= MOST_OTHERS {
+            self.others.pop_front();
+        }
+        self.others.push_back(address);
     }
 
     pub(super) fn connection(&self) -> Option<&dyn Connection> {
@@ -86,8 +138,16 @@ impl Dial {
         let pause = self.pause / 2 + self.pause / 512 * part;
         self.phase = Phase::Waiting(now + pause);
         self.since = now;
-        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        let longest = match self.expects {
+            Some(_) => LONGEST_PAUSE_HEARD,
+            None => LONGEST_PAUSE,
+        };
+        self.pause = (self.pause * 2).min(longest);
         self.failure = Some(why);
+        if let Some(other) = self.others.pop_front() {
+            self.others
+                .push_back(std::mem::replace(&mut self.target, other));
+        }
     }
 
     /// The link is gone: tries again soon.
@@ -104,7 +164,13 @@ impl Dial {
         wakes: &Arc<EventFd>,
     ) -> Option<(Box<dyn Connection>, NodeId)> {
         match &mut self.phase {
-            Phase::Waiting(until) if now >= *until => self.resolve(now, wakes),
+            Phase::Waiting(until) if now >= *until => match self.target.parse() {
+                Ok(address) => {
+                    self.since = now;
+                    self.attempt(transport, vec![address], now, "it has no address");
+                }
+                Err(_) => self.resolve(now, wakes),
+            },
             Phase::Waiting(_) | Phase::Linked => {}
             Phase::Resolving(resolved) => match resolved.try_recv() {
                 Ok(Ok(addresses)) => self.attempt(transport, addresses, now, "it has no address"),
@@ -126,6 +192,10 @@ impl Dial {
                         self.fail(now, "it has shown no certificate".to_owned());
                         return None;
                     };
+                    if self.expects.is_some_and(|expected| expected != node) {
+                        self.fail(now, format!("another node answers there: {node}"));
+                        return None;
+                    }
                     self.node = Some(node);
                     let up = std::mem::replace(&mut self.phase, Phase::Linked);
                     let Phase::Trying(connection, ..) = up else {

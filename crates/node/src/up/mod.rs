@@ -13,13 +13,20 @@
 
 mod control;
 mod dial;
+mod log;
+mod members;
+mod metrics;
 mod programs;
+mod replace;
+mod socket_file;
 mod spans;
 mod status;
+mod trust;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -27,13 +34,15 @@ use portolan_abi::join::JoinOutcome;
 use portolan_proto::node::Settings;
 use portolan_sys::process::{EventFd, poll, random};
 use portolan_transport::clock::Clock;
-use portolan_transport::tls::{Certificate, Cluster, LinkOptions, links};
+use portolan_transport::tls::{Cluster, LinkOptions, links};
 use portolan_transport::{
     Address, Connection, Listener, Moment, NodeId, Peer, Tcp, Transport, TransportError,
 };
 
 pub use control::{Ask, ask};
-pub use status::{PeerState, PeerStatus, SpanState, SpanStatus, Status};
+pub use log::LogFormat;
+pub use status::{AuthorityStatus, PeerState, PeerStatus, SpanState, SpanStatus, Status};
+pub use trust::state_in;
 
 use crate::audit::{self, Event};
 use crate::authority::{self, Authority, renew_at};
@@ -45,8 +54,12 @@ use crate::state::{Running, State};
 use crate::{NodeError, Result};
 use control::Control;
 use dial::{Dial, Phase};
+use members::Members;
+use metrics::{Counts, Metrics};
 use programs::Programs;
+use replace::Taken;
 use spans::Spans;
+use trust::Trust;
 
 /// Newcomers that are let in at once, at most.
 const MOST_GUESTS: usize = 16;
@@ -59,25 +72,45 @@ const FAREWELL: Duration = Duration::from_secs(1);
 /// Refusals that are written to the audit log, at most, each minute: strangers must not fill a disk.
 const MOST_REFUSALS: u32 = 60;
 
+/// Whether a node that runs already is replaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// It is refused: one runs at a time.
+    Alone,
+    /// This process takes over from it, if one runs.
+    Replace,
+}
+
 /// Runs the node of a state directory until it is asked to end. `ready` is called once it listens,
 /// with its status.
 ///
 /// # Errors
 ///
 /// [`NodeError::NotMade`], [`NodeError::InUse`], [`NodeError::Config`], [`NodeError::Transport`]:
-/// it cannot listen.
-pub fn run(state: &State, clock: Arc<dyn Clock>, ready: impl FnOnce(&Status)) -> Result<()> {
-    let mut node = Node::new(state, clock)?;
+/// it cannot listen. [`NodeError::NotReplaced`].
+pub fn run(
+    state: &State,
+    clock: Arc<dyn Clock>,
+    start: Start,
+    ready: impl FnOnce(&Status),
+) -> Result<()> {
+    let mut node = Node::new(state, clock, start)?;
     let ending = Ending::catch()?;
     let status = node.status();
     ready(&status);
-    while !node.ending {
+    loop {
         let is_called = node.wait(&ending)?;
         node.step(is_called);
         node.ending |= is_called && ending.came()?;
+        let replacing = node.control.as_mut().and_then(Control::replacing);
+        if let Some(by) = replacing {
+            return node.hand_over(&by);
+        }
+        if node.ending {
+            node.leave();
+            return Ok(());
+        }
     }
-    node.leave();
-    Ok(())
 }
 
 #[derive(Debug)]
@@ -94,13 +127,17 @@ struct Node {
     transport: Tcp,
     listener: Box<dyn Listener>,
     dials: Vec<Dial>,
+    members: Members,
     guests: Vec<Guest>,
     rates: Rates,
     /// There, but while it answers.
     control: Option<Control>,
+    /// There, if counters are asked for, but while it answers.
+    metrics: Option<Metrics>,
+    counts: Counts,
     /// Names have been looked up, or domains joined.
     names: Arc<EventFd>,
-    certificate: Certificate,
+    trust: Trust,
     looks_at: Duration,
     /// Refusals of this minute.
     refusals: u32,
@@ -110,32 +147,36 @@ struct Node {
 }
 
 impl Node {
-    fn new(state: &State, clock: Arc<dyn Clock>) -> Result<Self> {
+    fn new(state: &State, clock: Arc<dyn Clock>, start: Start) -> Result<Self> {
         let config = state.config()?;
         // Before the incarnation is used up: what can be wrong is looked at first.
-        let identity = authority::identity(state)?;
-        let certificate = Certificate::read(&identity.certificate)?;
-        let cluster = authority::cluster(state)?;
+        let today = Moment {
+            seconds: clock.of_day().as_secs(),
+        };
+        let trust = Trust::new(state, today)?;
+        let cluster = authority::cluster(state, today)?;
+        let mut taken = match start {
+            Start::Alone => Taken::default(),
+            Start::Replace => replace::take(state)?,
+        };
         let running = state.run()?;
         let options = LinkOptions {
             newcomers: true,
             only: None,
         };
         let transport = links(&cluster, options, Arc::clone(&clock));
-        let listener = transport.listen(&Address::Internet(config.listen))?;
+        let listener = match taken.listener_at(config.listen) {
+            Some(socket) => transport.listen_on(socket)?,
+            None => transport.listen(&Address::Internet(config.listen))?,
+        };
         let now = clock.now();
         let event = EventFd::new().map_err(NodeError::system("cannot make a descriptor"))?;
         let dials = config.peers.iter();
-        let authorities = authority::authorities(state)?;
-        let first = authorities.first().ok_or_else(|| NodeError::Damaged {
-            path: state.file("authority.crt"),
-            what: "there is no certificate in it".to_owned(),
-        })?;
         let mut settings = Settings::new(
             cluster.node(),
             running.incarnation,
-            // What nodes of one cluster have in common.
-            Certificate::read(first)?.key,
+            // What nodes of one cluster have in common, whoever signs.
+            trust.statements.cluster(),
         );
         settings.run = random().map_err(NodeError::system("cannot draw a number"))?;
         settings.silent_after = config.silent_after;
@@ -146,14 +187,17 @@ impl Node {
         })?;
         let mut node = Self {
             dials: dials.map(|peer| Dial::new(peer.clone(), now)).collect(),
-            control: Some(Control::new(state)?),
-            programs: Programs::new(state)?,
+            control: Some(Control::new(state, taken.control)?),
+            programs: Programs::new(state, taken.programs)?,
             spans: Spans::new(&config.spans),
+            metrics: config.metrics.map(Metrics::new).transpose()?,
+            counts: Counts::default(),
             engine,
             id: cluster.node(),
             names: Arc::new(event),
             state: state.clone(),
             guests: Vec::new(),
+            members: Members::default(),
             rates: Rates::default(),
             looks_at: now,
             refusals: 0,
@@ -165,9 +209,16 @@ impl Node {
             cluster,
             transport,
             listener,
-            certificate,
+            trust,
         };
+        node.state_all();
         node.look();
+        for asked in taken.asked {
+            let (domain, place) = asked.place();
+            // What node.toml says of it comes first.
+            let _ = node.spans.asked(&domain, &place, now);
+        }
+        node.tell_members();
         Ok(node)
     }
 
@@ -185,6 +236,7 @@ impl Node {
         fds.push(self.listener.descriptor());
         fds.extend(self.control.iter().flat_map(Control::descriptors));
         fds.extend(self.programs.descriptors());
+        fds.extend(self.metrics.iter().flat_map(Metrics::descriptors));
         fds.extend(
             self.guests
                 .iter()
@@ -201,8 +253,10 @@ impl Node {
             .chain(self.listener.wake_at())
             .chain(self.control.as_ref().and_then(|it| it.wake_at(now)))
             .chain(self.programs.wake_at())
+            .chain(self.metrics.as_ref().and_then(|it| it.wake_at(now)))
             .chain(self.spans.wake_at());
-        let due = wakes.chain([self.looks_at]).min().unwrap_or(now);
+        let due = wakes.chain([self.looks_at]).chain(self.trust.cuts_at);
+        let due = due.min().unwrap_or(now);
         let wake = self.engine.wake_at().map_or(due, |wake| wake.min(due));
         let by = Instant::now() + wake.saturating_sub(now);
         let ready = poll(&fds, Some(by)).map_err(NodeError::system("cannot wait"))?;
@@ -224,9 +278,13 @@ impl Node {
         if is_called {
             self.keep_spans();
             self.answer_commands();
+            self.answer_metrics();
         }
         if self.clock.now() >= self.looks_at {
             self.look();
+        }
+        if self.trust.cuts_at.is_some_and(|at| self.clock.now() >= at) {
+            self.check_links_anew();
         }
     }
 
@@ -275,8 +333,13 @@ impl Node {
     }
 
     fn let_in(&mut self) {
-        let (state, clock) = (&self.state, &self.clock);
-        self.guests.retain_mut(|guest| !guest.step(state, &**clock));
+        let (state, clock, joined) = (&self.state, &self.clock, &mut self.counts.joined);
+        self.guests.retain_mut(|guest| {
+            let was_let_in = guest.is_let_in();
+            let is_over = guest.step(state, &**clock);
+            *joined += u64::from(guest.is_let_in() && !was_let_in);
+            !is_over
+        });
     }
 
     fn dial(&mut self) {
@@ -320,7 +383,8 @@ impl Node {
     fn lost(&mut self, node: NodeId, why: &str) {
         let now = self.clock.now();
         let name = self.engine.name_of(node);
-        self.log(&format!("lost the link with {name} ({node}): {why}"));
+        self.counts.links_lost += 1;
+        self.log_of(node, &format!("lost the link with {name} ({node}): {why}"));
         self.lost.entry(node).or_insert(now);
         for dial in &mut self.dials {
             if dial.node == Some(node) && matches!(dial.phase, Phase::Linked) {
@@ -334,8 +398,13 @@ impl Node {
         for happened in self.engine.happened() {
             match happened {
                 Happened::Linked { node, name } => {
+                    self.counts.links += 1;
                     self.lost.remove(&node);
-                    self.log(&format!("linked with {name} ({node})"));
+                    self.log_of(node, &format!("linked with {name} ({node})"));
+                    // It may be one that can renew the certificate.
+                    if self.is_to_renew() {
+                        self.looks_at = self.clock.now();
+                    }
                 }
                 Happened::Lost {
                     node,
@@ -349,18 +418,32 @@ impl Node {
                         dial.failure = Some(why.clone());
                     }
                 }
-                Happened::Over { node, why } => {
+                Happened::Members {
+                    node,
+                    remote,
+                    members,
+                } => self.hear_of_members(node, remote.as_ref(), members),
+                Happened::Over {
+                    node,
+                    why,
+                    left,
+                    lost,
+                } => {
                     self.lost.remove(&node);
-                    self.log(&format!("the association with {node} is over: {why}"));
+                    self.member_is_gone(node, !left);
+                    self.log_of(node, &format!("the association with {node} is over: {why}"));
+                    if lost > 0 {
+                        self.log(&format!(
+                            "{lost} messages of programs here are lost with {node}"
+                        ));
+                    }
                 }
-                Happened::Renew { node, request } => match self.sign(node, &request) {
-                    Ok(certificate) => self.engine.renewed(node, &certificate),
-                    Err(error) => self.log(&format!("cannot renew {node}: {error}")),
-                },
+                Happened::Renew { node, request } => self.renew_peer(node, &request),
                 Happened::Renewed { certificate } => match self.keep_renewed(&certificate) {
                     Ok(()) => self.log("the certificate was renewed"),
                     Err(error) => self.log(&format!("cannot keep a certificate: {error}")),
                 },
+                Happened::Stated { node, statement } => self.hear(node, &statement),
                 Happened::SpanLost { domain, why } => {
                     self.log(&format!("lost the domain {domain}: {why}"));
                     self.spans.lost(&domain, &why, self.clock.now());
@@ -378,9 +461,8 @@ impl Node {
             let since = self.lost.remove(&node).unwrap_or_default();
             let away = self.clock.now().saturating_sub(since).as_secs_f64();
             let name = self.engine.name_of(node);
-            self.log(&format!(
-                "linked again with {name} ({node}) after {away:.1} s"
-            ));
+            let said = format!("linked again with {name} ({node}) after {away:.1} s");
+            self.log_of(node, &said);
         }
     }
 
@@ -392,69 +474,6 @@ impl Node {
         self.programs.step(now, &mut self.spans, &self.engine);
     }
 
-    /// Signs a peer's key again. It is the key that it has shown, and no other.
-    fn sign(&self, node: NodeId, request: &[u8]) -> Result<Vec<u8>> {
-        let key = authority::read_request(request)?;
-        let authority = Authority::load(&self.state)?;
-        let name = self.engine.name_of(node);
-        let certificate = authority.sign(&name, &key, self.today())?;
-        if Certificate::read(&certificate)?.node() != node {
-            return Err(NodeError::Wrong {
-                what: "it asks for the certificate of another key than its own".to_owned(),
-            });
-        }
-        let event = Event::Renewed {
-            node: audit::id(node),
-        };
-        audit::note(&self.state, self.today(), &event)?;
-        Ok(certificate)
-    }
-
-    fn keep_renewed(&mut self, certificate: &[u8]) -> Result<()> {
-        // It must be one that peers accept: of an authority that this node believes.
-        let identity = {
-            let mut identity = authority::identity(&self.state)?;
-            identity.certificate = certificate.to_vec();
-            identity
-        };
-        self.cluster
-            .replace(&identity, &authority::authorities(&self.state)?)?;
-        authority::renew(&self.state, certificate)?;
-        self.certificate = Certificate::read(certificate)?;
-        Ok(())
-    }
-
-    /// Looks at the certificate, and renews it when two thirds of its time are over.
-    fn look(&mut self) {
-        self.looks_at = self.clock.now() + LOOK;
-        self.refusals = 0;
-        let now = self.today();
-        // What cannot be swept now is refused by its time.
-        let _ = crate::invitations::sweep(&self.state, now);
-        if now < renew_at(&self.certificate) {
-            return;
-        }
-        let renewed = if self.state.has("authority.key") {
-            authority::renew_own(&self.state, now)
-                .and_then(|identity| self.keep_renewed(&identity.certificate))
-        } else {
-            self.ask_renewal()
-        };
-        if let Err(error) = renewed {
-            self.log(&format!(
-                "the certificate expires at {} and cannot be renewed: {error}",
-                self.certificate.not_after
-            ));
-        }
-    }
-
-    /// Asks all peers; those that have the authority's key answer.
-    fn ask_renewal(&mut self) -> Result<()> {
-        let request = authority::request_again(&self.state)?;
-        self.engine.ask_renewal(&request);
-        Ok(())
-    }
-
     fn answer_commands(&mut self) {
         let now = self.clock.now();
         let mut asked = Vec::new();
@@ -464,43 +483,44 @@ impl Node {
             return;
         };
         control.step(now, |ask| {
-            asked.push(ask);
-            match ask {
+            let answer = match &ask {
                 Ask::Status => serde_json::to_string(&self.status()).unwrap_or_default(),
-                Ask::Reload | Ask::Leave => "{}".to_owned(),
-            }
+                Ask::State { statement } => self.told(statement),
+                Ask::Reload | Ask::Replace | Ask::Leave => "{}".to_owned(),
+            };
+            asked.push(ask);
+            answer
         });
         self.control = Some(control);
         for ask in asked {
             match ask {
-                Ask::Status => {}
+                Ask::Status | Ask::State { .. } | Ask::Replace => {}
                 Ask::Reload => self.reload(),
                 Ask::Leave => self.ending = true,
             }
         }
     }
 
-    /// Looks again at whom it refuses, whose links end, and which domains are to be spanned.
-    fn reload(&mut self) {
-        let forgotten = match self.state.forgotten() {
-            Ok(forgotten) => forgotten,
-            Err(error) => return self.log(&format!("cannot read whom to refuse: {error}")),
-        };
-        self.cluster.forget(forgotten.iter().copied());
+    fn answer_metrics(&mut self) {
         let now = self.clock.now();
-        for node in forgotten {
-            self.engine.forget(now, node);
-        }
-        match self.state.config() {
-            Ok(config) => {
-                self.spans.want(&config.spans, now);
-                self.config.spans = config.spans;
-            }
-            Err(error) => self.log(&format!("cannot read node.toml again: {error}")),
-        }
+        // As the control socket.
+        let Some(mut metrics) = self.metrics.take() else {
+            return;
+        };
+        metrics.step(now, || {
+            let Report {
+                sent, delivered, ..
+            } = self.engine.report(now);
+            self.counts.sent = sent;
+            self.counts.delivered = delivered;
+            self.counts.expires = self.trust.certificate.not_after.seconds;
+            metrics::page(&self.status(), &self.counts)
+        });
+        self.metrics = Some(metrics);
     }
 
     fn refused(&mut self, from: &str, why: &str) {
+        self.counts.refused += 1;
         self.refusals += 1;
         if self.refusals > MOST_REFUSALS {
             return;
@@ -516,7 +536,17 @@ impl Node {
     }
 
     fn log(&self, what: &str) {
-        eprintln!("{} {what}", self.today());
+        self.write_log(what, None);
+    }
+
+    /// What is about a peer.
+    fn log_of(&self, peer: NodeId, what: &str) {
+        self.write_log(what, Some(peer));
+    }
+
+    fn write_log(&self, what: &str, peer: Option<NodeId>) {
+        let (format, name) = (self.config.log, &self.config.name);
+        eprintln!("{}", log::line(format, self.today(), name, what, peer));
     }
 
     /// Waits for a while until what programs here have sent is in the ports of nodes that are there,
@@ -525,6 +555,7 @@ impl Node {
         let until = self.clock.now() + DRAIN;
         while self.clock.now() < until && self.engine.undelivered() > 0 {
             self.engine.step(self.clock.now());
+            self.answer_commands();
             std::thread::sleep(Duration::from_millis(1));
         }
         let undelivered = self.engine.undelivered();
@@ -532,6 +563,7 @@ impl Node {
         self.engine.leave(self.clock.now());
         while self.clock.now() < until && !self.engine.is_alone() {
             self.engine.step(self.clock.now());
+            self.answer_commands();
             std::thread::sleep(Duration::from_millis(1));
         }
         match undelivered {
@@ -543,19 +575,45 @@ impl Node {
         }
     }
 
+    /// Leaves, and gives the sockets to the process that takes over.
+    fn hand_over(mut self, to: &UnixStream) -> Result<()> {
+        self.log("another process takes over");
+        self.leave();
+        let asked = self.spans.all_asked();
+        let Self {
+            listener,
+            control,
+            mut programs,
+            engine,
+            metrics,
+            running,
+            ..
+        } = self;
+        // Its domains are left, then the lock is let go of (W1).
+        drop((engine, metrics));
+        drop(running);
+        let gone = || NodeError::Wrong {
+            what: "there is no socket to hand over".to_owned(),
+        };
+        let mut control = control.ok_or_else(gone)?;
+        let socket = listener.socket().ok_or_else(gone)?;
+        replace::give(to, [socket, control.socket(), programs.socket()], asked)?;
+        control.leave_file();
+        programs.leave_file();
+        Ok(())
+    }
+
     fn status(&mut self) -> Status {
         let now = self.clock.now();
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-        let address_of = |node: NodeId| {
-            let mut dials = self.dials.iter();
-            let dial = dials.find(|d| d.node == Some(node) && matches!(d.phase, Phase::Linked));
-            dial.map(|dial| dial.target.clone())
-        };
+        // A peer is told of once: with what is said of its connection, if that is made anew.
+        let dial_of = |node: NodeId| self.dials.iter().find(|dial| dial.node == Some(node));
         let Report {
             spans,
             peers,
             left_behind,
+            lost,
             ..
         } = self.engine.report(now);
         let spans = self.spans.status(spans);
@@ -564,32 +622,31 @@ impl Node {
             .map(|peer| PeerStatus {
                 node: Some(peer.node.to_string()),
                 name: Some(peer.name.clone()).filter(|name| !name.is_empty()),
-                address: address_of(peer.node),
-                state: match (peer.is_up, peer.is_unreachable) {
-                    (_, true) => PeerState::Unreachable,
-                    (false, false) => PeerState::Connecting,
-                    (true, false) => PeerState::Up,
+                address: dial_of(peer.node).and_then(Dial::configured),
+                heard_at: dial_of(peer.node).and_then(Dial::heard_at),
+                state: match (peer.is_up, peer.is_linked, peer.is_unreachable) {
+                    (_, _, true) => PeerState::Unreachable,
+                    (true, true, false) => PeerState::Up,
+                    _ => dial_of(peer.node).map_or(PeerState::Connecting, Dial::state),
                 },
                 for_ms: millis(peer.lasts),
                 round_trip_us: peer.round_trip.map(micros),
                 sent_bytes: peer.bytes.0,
                 received_bytes: peer.bytes.1,
                 in_flight_bytes: peer.in_flight.0,
-                failure: None,
+                failure: dial_of(peer.node).and_then(|dial| dial.failure.clone()),
             })
             .collect();
-        let dialled = self
-            .dials
-            .iter()
-            .filter(|dial| !matches!(dial.phase, Phase::Linked));
+        let dialled = self.dials.iter().filter(|dial| {
+            let is_told = peers.iter().any(|peer| dial.node == Some(peer.node));
+            !is_told && !matches!(dial.phase, Phase::Linked)
+        });
         let dialled = dialled.map(|dial| PeerStatus {
             node: dial.node.map(|node| node.to_string()),
             name: None,
-            address: Some(dial.target.clone()),
-            state: match dial.phase {
-                Phase::Waiting(_) if dial.failure.is_some() => PeerState::Waiting,
-                _ => PeerState::Connecting,
-            },
+            address: dial.configured(),
+            heard_at: dial.heard_at(),
+            state: dial.state(),
             for_ms: millis(now.saturating_sub(dial.since)),
             round_trip_us: None,
             sent_bytes: 0,
@@ -597,19 +654,22 @@ impl Node {
             in_flight_bytes: 0,
             failure: dial.failure.clone(),
         });
-        let forgotten = self.state.forgotten().unwrap_or_default();
+        let metrics = self.metrics.as_ref().and_then(Metrics::address);
         Status {
             node: self.id.to_string(),
             name: self.config.name.clone(),
             incarnation: self.running.incarnation,
             listen: self.listener.address().to_string(),
-            certificate_until: self.certificate.not_after.to_string(),
-            renews_at: renew_at(&self.certificate).to_string(),
-            authority: self.state.has("authority.key"),
-            forgotten: forgotten.iter().map(ToString::to_string).collect(),
+            metrics: metrics.map(|address| address.to_string()),
+            certificate_until: self.trust.certificate.not_after.to_string(),
+            renews_at: renew_at(&self.trust.certificate).to_string(),
+            authority: Authority::load(&self.state).is_ok(),
+            authorities: self.authorities(),
+            forgotten: self.forgotten().iter().map(ToString::to_string).collect(),
             peers: linked.into_iter().chain(dialled).collect(),
             spans,
             left_behind,
+            lost,
         }
     }
 }

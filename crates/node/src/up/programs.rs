@@ -1,6 +1,7 @@
 //! The socket for programs: they ask this node to span a domain that they are members of.
 
 use std::ffi::OsStr;
+use std::io::ErrorKind;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
@@ -8,8 +9,9 @@ use std::time::{Duration, Instant};
 
 use portolan_abi::FORMAT_VERSION;
 use portolan_abi::node::{PROGRAMS_VERSION, SpanAnswer, SpanOutcome, SpanRequest};
-use portolan_sys::socket::{self, Address};
+use portolan_sys::socket::{self, Address, SocketError};
 
+use super::socket_file::{self, SocketFile};
 use super::spans::{Place, Spans};
 use crate::engine::Engine;
 use crate::state::State;
@@ -25,6 +27,7 @@ const WITHIN: Duration = Duration::from_secs(5);
 pub(super) struct Programs {
     listener: OwnedFd,
     asking: Vec<Asking>,
+    file: SocketFile,
 }
 
 #[derive(Debug)]
@@ -35,26 +38,45 @@ struct Asking {
 }
 
 impl Programs {
-    /// Listens where programs of this state directory's node ask.
-    pub(super) fn new(state: &State) -> Result<Self> {
+    /// Listens where programs of this state directory's node ask; on the socket of the process of
+    /// before, if that has handed it over.
+    pub(super) fn new(state: &State, taken: Option<OwnedFd>) -> Result<Self> {
         let path = portolan::proxy::programs_socket(Some(state.path()));
         let path = path.unwrap_or_else(|| state.file("programs.sock"));
-        // The lock of the directory is this process's, so the process that made it has ended.
-        match std::fs::remove_file(&path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(NodeError::file("cannot listen at", &path)(error));
+        let address = Address::Path(path.clone());
+        let listener = match taken {
+            Some(socket) => socket,
+            None => {
+                socket_file::clear(&path, || {
+                    match socket::connect_by(&address, Some(Instant::now())) {
+                        Err(SocketError::Refused { .. }) => {
+                            Err(ErrorKind::ConnectionRefused.into())
+                        }
+                        Err(SocketError::NotFound { .. }) => Err(ErrorKind::NotFound.into()),
+                        // Its backlog may be full: then somebody has it.
+                        Ok(_) | Err(_) => Ok(()),
+                    }
+                })?;
+                socket::listen(&address, 64).map_err(|error| NodeError::Wrong {
+                    what: format!("cannot listen at {}: {error}", path.display()),
+                })?
             }
-            _ => {}
-        }
-        let failed = |error: &dyn std::fmt::Display| NodeError::Wrong {
-            what: format!("cannot listen at {}: {error}", path.display()),
         };
-        let listener = socket::listen(&Address::Path(path.clone()), 64);
-        let listener = listener.map_err(|error| failed(&error))?;
         Ok(Self {
             listener,
             asking: Vec::new(),
+            file: SocketFile::at(path),
         })
+    }
+
+    /// The socket, for the process that takes over.
+    pub(super) fn socket(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+
+    /// Another process listens now.
+    pub(super) fn leave_file(&mut self) {
+        self.file.leave();
     }
 
     pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {

@@ -9,6 +9,7 @@ use std::time::Duration;
 use portolan::Domain;
 use portolan_sys::process::EventFd;
 
+use super::replace::Asked;
 use super::status::{SpanState, SpanStatus};
 use crate::config;
 use crate::engine::{Engine, SpanReport};
@@ -120,6 +121,17 @@ impl Spans {
                 Ok(false)
             }
         }
+    }
+
+    /// The domains that programs have asked for, and that are spanned.
+    pub(super) fn all_asked(&self) -> Vec<Asked> {
+        let all = self.all.iter();
+        let asked = all.filter_map(|have| {
+            let place = have.place.as_ref()?;
+            let is_up = matches!(have.phase, Phase::Up);
+            is_up.then(|| Asked::new(&have.settings.local, place))
+        });
+        asked.collect()
     }
 
     /// What a program has asked for has come to nothing: it is not tried again.

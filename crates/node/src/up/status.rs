@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::engine::SpanReport;
+use crate::engine::{LostReport, SpanReport};
 
 /// A running node.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -15,12 +15,16 @@ pub struct Status {
     pub incarnation: u64,
     /// Where it listens.
     pub listen: String,
+    /// Where its counters are asked for.
+    pub metrics: Option<String>,
     /// Until when its certificate is valid.
     pub certificate_until: String,
     /// From when it is renewed.
     pub renews_at: String,
-    /// Whether it has the authority's key.
+    /// Whether it has the authority's key, and signs with it.
     pub authority: bool,
+    /// The authorities that it believes.
+    pub authorities: Vec<AuthorityStatus>,
     /// Nodes that it refuses.
     pub forgotten: Vec<String>,
     /// Nodes that it knows, and addresses that it tries.
@@ -29,6 +33,19 @@ pub struct Status {
     pub spans: Vec<SpanStatus>,
     /// Messages and answers that could not travel, or had no place here.
     pub left_behind: u64,
+    /// Messages that were lost with a peer that was given up, or with its ports.
+    pub lost: Vec<LostReport>,
+}
+
+/// An authority that it believes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AuthorityStatus {
+    /// The id of its key.
+    pub key: String,
+    /// The id of the key that it follows.
+    pub follows: Option<String>,
+    /// Until when it is believed, if not for good.
+    pub until: Option<String>,
 }
 
 /// A domain that it spans, or is to.
@@ -72,6 +89,8 @@ pub struct PeerStatus {
     pub name: Option<String>,
     /// Where it is tried, if node.toml says.
     pub address: Option<String>,
+    /// Where it is tried because another node has told of it.
+    pub heard_at: Option<String>,
     /// How the link is.
     pub state: PeerState,
     /// For how many milliseconds.

@@ -1,8 +1,11 @@
 //! Links that are cut, peers that are silent, given up and started again, programs that are killed.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use portolan::{Access, Deadline, Domain, Message, PortOptions, RequestError, SendError, WhenFull};
+use portolan::{
+    Access, ConnectError, Deadline, Domain, Message, Notice, PortOptions, RequestError, SendError,
+    WhenFull,
+};
 use portolan_testkit::{Child, PATIENCE, obey, until};
 
 use crate::machine::{Machine, Network, Patience, Plan};
@@ -13,6 +16,8 @@ crate::scenes! {
     requests_outlive_a_cut,
     a_silent_peer_is_unreachable_and_nothing_is_lost_when_it_heals,
     a_peer_that_is_given_up_ends_requests_and_kills_rights,
+    a_flush_says_when_messages_are_there_and_when_they_are_lost,
+    a_silent_node_is_told_to_who_watches_and_to_who_asks_for_a_name,
     a_node_that_is_started_again_is_another_one,
     a_node_that_leaves_or_spans_no_more_kills_rights,
     a_program_that_is_killed_leaves_what_it_has_sent,
@@ -211,6 +216,110 @@ fn a_peer_that_is_given_up_ends_requests_and_kills_rights(network: &Network) {
         let answer = ask(&right, Message::new(b"again").unwrap()).unwrap();
         assert_eq!(answer.header(), b"again");
     });
+}
+
+fn a_flush_says_when_messages_are_there_and_when_they_are_lost(network: &Network) {
+    let patience = Patience {
+        silent: Duration::from_millis(300),
+        dead: Duration::from_millis(1500),
+    };
+    let (hall, roof) = two_with(network, patience);
+    let mut upper = bind(&hall, "upper");
+    let right = roof.domain.connect("upper", PATIENCE).unwrap();
+    for number in 0..5 {
+        send(&right, numbered(&roof.domain, number, &[100_000]));
+    }
+    right.flush(PATIENCE).unwrap();
+    // They are in its queue, and nobody has taken them.
+    assert_eq!(upper.depth(), 5);
+    for number in 0..5 {
+        is_numbered(
+            &upper.receive(Access::Later, PATIENCE).unwrap(),
+            number,
+            &[100_000],
+        );
+    }
+    // A full port: what is behind it has not arrived.
+    let mut sent = 5;
+    while right
+        .send(
+            numbered(&roof.domain, sent, &[]),
+            Deadline::after(Duration::from_millis(300)),
+        )
+        .is_ok()
+    {
+        sent += 1;
+    }
+    let late = right.flush(Duration::from_millis(50));
+    assert!(late.is_err(), "{late:?}");
+    let taken = sent - 5;
+    for number in 5..sent {
+        is_numbered(
+            &upper.receive(Access::Later, PATIENCE).unwrap(),
+            number,
+            &[],
+        );
+    }
+    right.flush(PATIENCE).unwrap();
+    assert!(taken > 0 && roof.report().lost.is_empty());
+    // Sent into a link that is dead already.
+    hall.faults.stall_until(Duration::MAX);
+    roof.faults.stall_until(Duration::MAX);
+    for number in 0..3 {
+        send(&right, numbered(&roof.domain, number, &[]));
+    }
+    let lost = right.flush(PATIENCE);
+    assert!(
+        matches!(&lost, Err(RequestError::NodeLost { node }) if node == "hall"),
+        "{lost:?}"
+    );
+    let lost = roof.report().lost;
+    assert_eq!(lost.len(), 1, "{lost:?}");
+    assert_eq!((lost[0].name.as_str(), lost[0].messages), ("hall", 3));
+    hall.faults.heal();
+    roof.faults.heal();
+    roof.is_linked(&hall);
+    // A port that is closed with messages on their way: they are counted too.
+    let right = roof.domain.connect("upper", PATIENCE).unwrap();
+    send(&right, numbered(&roof.domain, 0, &[]));
+    right.flush(PATIENCE).unwrap();
+    drop(upper);
+    let dead = right.flush(PATIENCE);
+    assert!(dead.is_err() || !right.is_live(), "{dead:?}");
+    assert_eq!(roof.report().lost[0].messages, 3);
+}
+
+fn a_silent_node_is_told_to_who_watches_and_to_who_asks_for_a_name(network: &Network) {
+    let (hall, roof) = two_with(network, SHORT);
+    let _upper = bind(&hall, "upper");
+    let right = roof.domain.connect("upper", PATIENCE).unwrap();
+    let mut told = roof.domain.bind(PortOptions::unnamed()).unwrap();
+    right.watch_reach(&told, 7).unwrap();
+    hall.faults.stall_until(Duration::MAX);
+    roof.faults.stall_until(Duration::MAX);
+    let mut notice = || told.receive(Access::Later, PATIENCE).unwrap().notice();
+    assert_eq!(notice(), Some(Notice::Unreachable { token: 7 }));
+    let begun = Instant::now();
+    let silent = roof
+        .domain
+        .connect("upper@hall", Duration::from_millis(200));
+    let text = silent.as_ref().unwrap_err().to_string();
+    let Err(ConnectError::Unreachable { name, node, since }) = silent else {
+        panic!("{text}");
+    };
+    assert_eq!((name.as_str(), node.as_str()), ("upper", "hall"));
+    assert!(since < begun && begun.elapsed() >= Duration::from_millis(200));
+    assert!(text.contains("has been silent for"), "{text}");
+    // Who waits long enough finds it.
+    std::thread::scope(|scope| {
+        let domain = &roof.domain;
+        let waits = scope.spawn(move || domain.connect("upper@hall", PATIENCE));
+        std::thread::sleep(Duration::from_millis(50));
+        hall.faults.heal();
+        roof.faults.heal();
+        assert!(waits.join().unwrap().is_ok());
+    });
+    assert_eq!(notice(), Some(Notice::Reachable { token: 7 }));
 }
 
 fn a_node_that_is_started_again_is_another_one(network: &Network) {

@@ -1,5 +1,9 @@
 //! Nodes as processes over loopback: making, inviting, joining, links, forgetting, ends.
 
+mod authority;
+mod formats;
+mod operation;
+mod peers;
 mod scene;
 mod session;
 
@@ -180,6 +184,137 @@ fn a_link_comes_back_when_the_peer_is_killed_and_started_again() {
     });
     let error = roof.fails(&["status"], 1);
     assert!(error.contains("no portolan-node runs"), "{error}");
+}
+
+/// Three machines that have joined one after another, each by the first one.
+fn three() -> [Machine; 3] {
+    let mut hall = Machine::new("hall");
+    hall.init();
+    hall.up();
+    let others = ["roof", "attic"].map(|name| {
+        let mut machine = Machine::new(name);
+        machine.join(&hall.invite());
+        machine.up();
+        machine
+    });
+    let [roof, attic] = others;
+    [hall, roof, attic]
+}
+
+#[test]
+fn nodes_that_have_joined_by_the_same_one_find_one_another() {
+    let [mut hall, mut roof, attic] = three();
+    let all_are_linked = |machines: [&Machine; 3]| {
+        machines.iter().all(|machine| {
+            let mut up = peers(machine, "up");
+            up.sort();
+            let mut wanted: Vec<_> = machines.iter().map(|it| it.name.clone()).collect();
+            wanted.retain(|name| *name != machine.name);
+            wanted.sort();
+            up == wanted
+        })
+    };
+    until("all are linked", || all_are_linked([&hall, &roof, &attic]));
+    // Nobody has written the two to one another's node.toml, and nobody has to.
+    let config = std::fs::read_to_string(attic.state.join("node.toml")).unwrap();
+    assert!(!config.contains(&roof.address()), "{config}");
+    let status = attic.status();
+    let its = status["peers"].as_array().unwrap().iter();
+    let its: Vec<_> = its.filter(|peer| peer["name"] == "roof").collect();
+    assert_eq!(its.len(), 1, "{status}");
+    assert!(its[0]["address"].is_null(), "{status}");
+    assert_eq!(attic.succeeds(&["status", "--check"]).trim(), "ok");
+    // Without the one that has brought them together, and when one of them comes again.
+    hall.kill();
+    until("the two are linked", || {
+        peers(&attic, "up") == ["roof"] && peers(&roof, "up") == ["attic"]
+    });
+    roof.kill();
+    roof.up();
+    until("the two are linked again", || {
+        peers(&attic, "up") == ["roof"] && peers(&roof, "up") == ["attic"]
+    });
+    hall.up();
+    until("all are linked again", || {
+        all_are_linked([&hall, &roof, &attic])
+    });
+    // One that is forgotten is not found again by what others say.
+    let node = roof.status()["node"].as_str().unwrap().to_owned();
+    attic.succeeds(&["forget", &node]);
+    until("its link is gone", || {
+        !peers(&attic, "up").contains(&"roof".to_owned())
+    });
+    hall.succeeds(&["status"]);
+    until("nothing is tried", || {
+        let status = attic.status();
+        let mut its = status["peers"].as_array().unwrap().iter();
+        !its.any(|peer| peer["node"] == node.as_str())
+    });
+}
+
+#[test]
+fn a_peer_whose_link_is_cut_is_told_of_once() {
+    let (mut hall, roof) = linked();
+    let address = hall.address();
+    let of_hall = |roof: &Machine| {
+        let status = roof.status();
+        let peers = status["peers"].as_array().unwrap().clone();
+        assert_eq!(peers.len(), 1, "{status}");
+        assert_eq!(peers[0]["address"], address.as_str());
+        peers[0].clone()
+    };
+    hall.kill();
+    until("it is tried again", || {
+        let hall = of_hall(&roof);
+        hall["state"] != "up" && hall["failure"].is_string() && hall["name"] == "hall"
+    });
+    until("it is unreachable", || {
+        of_hall(&roof)["state"] == "unreachable"
+    });
+    hall.up();
+    until("both are linked again", || {
+        of_hall(&roof)["state"] == "up" && are_linked(&hall, &roof)
+    });
+    assert!(of_hall(&roof)["failure"].is_null());
+}
+
+#[test]
+fn an_address_that_is_in_use_is_named_with_what_to_do() {
+    let mut hall = Machine::new("hall");
+    hall.init();
+    hall.up();
+    let other = Machine::new("other");
+    other.init();
+    other.configure(&format!("listen = {:?}", hall.address()));
+    let error = other.fails(&["up"], 1);
+    assert!(
+        error.contains(&format!("cannot listen at {}", hall.address())),
+        "{error}"
+    );
+    assert!(error.contains("end what listens there"), "{error}");
+    assert!(!error.contains("clock"), "{error}");
+}
+
+#[test]
+fn a_state_directory_has_one_rule_and_is_not_made_by_who_only_looks() {
+    let hall = Machine::new("hall");
+    hall.fails(&["status"], 1);
+    hall.fails(&["span", "cameras"], 2);
+    assert!(!hall.state.exists());
+    let mut relative = std::process::Command::new(env!("CARGO_BIN_EXE_portolan-node"));
+    let output = relative
+        .args(["init", "--name", "hall"])
+        .env("PORTOLAN_NODE_STATE", "relative")
+        .current_dir(std::env::temp_dir())
+        .output()
+        .unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{error}");
+    assert!(
+        error.contains("PORTOLAN_NODE_STATE is no absolute path"),
+        "{error}"
+    );
+    assert!(!std::env::temp_dir().join("relative").exists());
 }
 
 #[test]
@@ -374,25 +509,6 @@ fn garbage_at_the_listener_and_at_the_control_socket_harms_nobody() {
             .count()
             >= 3
     );
-}
-
-#[test]
-fn a_full_disk_is_named_and_nothing_is_half_written() {
-    // A directory on a file system of its own needs a mount namespace.
-    let Some(hall) = Machine::on_small_disk("hall") else {
-        println!("skipped: this system lets nobody make a mount namespace");
-        return;
-    };
-    let output = hall;
-    assert!(output.contains("first: 0"), "{output}");
-    assert!(output.contains("full: 1"), "{output}");
-    assert!(output.contains("no room to write"), "{output}");
-    assert!(
-        output.contains("free some room there; nothing was changed"),
-        "{output}"
-    );
-    assert!(output.contains("incarnation: 41"), "{output}");
-    assert!(output.contains("left behind: 0"), "{output}");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use crate::scene::Machine;
-use portolan::{Access, Deadline, Domain, Message, PortOptions};
+use portolan::{Access, Deadline, Domain, Message, PortOptions, WhenFull};
 use portolan_sys::process::dies_with_us;
 use portolan_testkit::{Child as Program, PATIENCE, obey, unique, until};
 
@@ -158,6 +158,46 @@ fn a_program_has_its_domain_spanned() {
 }
 
 #[test]
+fn a_message_that_is_flushed_has_arrived_and_one_to_a_stopped_node_says_that_it_is_not_known() {
+    let ([hall, roof], [here, there]) = two();
+    let home = Domain::join(&here).unwrap();
+    let options = PortOptions::named("sink").queue(3).spanned();
+    let mut port = home.bind(options).unwrap();
+    let sent = |seconds: &str, data: &str| {
+        let send = ["port", "send", "sink", "--flush", "--domain", &there];
+        let send = [&send[..], &["--timeout", seconds, "--data", data]].concat();
+        command(&send).output().unwrap()
+    };
+    let first = sent("60", "first");
+    assert!(first.status.success(), "{first:?}");
+    assert_eq!(port.depth(), 1);
+    port.receive(Access::Now, Deadline::NOW).unwrap();
+    hall.signal("STOP");
+    let second = sent("1", "second");
+    hall.signal("CONT");
+    let error = String::from_utf8_lossy(&second.stderr);
+    assert_eq!(second.status.code(), Some(5), "{error}");
+    assert!(error.contains("it may still arrive"), "{error}");
+    let message = port.receive(Access::Now, PATIENCE).unwrap();
+    let bytes: Vec<u8> = message.slices().flatten().copied().collect();
+    assert_eq!(bytes, b"second");
+    // A port that is not let out, one that is nowhere: the same is said of both.
+    let _inner = home.bind(PortOptions::named("inner")).unwrap();
+    for name in ["inner@hall", "none@hall"] {
+        let call = ["port", "call", name, "--domain", &there, "--timeout", "1"];
+        let output = command(&call).output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr).replace("none", "inner");
+        assert_eq!(output.status.code(), Some(5), "{error}");
+        assert!(
+            error.contains("lets out no port named \"inner\""),
+            "{error}"
+        );
+        assert!(error.contains("--spanned"), "{error}");
+    }
+    assert_eq!(roof.status()["lost"].as_array().map(Vec::len), Some(0));
+}
+
+#[test]
 fn what_was_sent_before_a_node_is_told_to_end_arrives() {
     const MESSAGES: u8 = 20;
     const BYTES: usize = 2 << 20;
@@ -184,4 +224,79 @@ fn what_was_sent_before_a_node_is_told_to_end_arrives() {
         };
         assert!(extent.len() == BYTES && extent.iter().all(|byte| *byte == number));
     }
+}
+
+#[test]
+fn programs_are_served_again_when_another_process_has_taken_over() {
+    let ([mut hall, roof], [here, there]) = two();
+    let _server = serve(&here, "upper", &["tr", "a-z", "A-Z"]);
+    assert_eq!(call(&there, "60", "hello").as_deref(), Some("HELLO"));
+    // A domain that a program had spanned goes over too.
+    let domain = unique("session-kept");
+    let socket = hall.state.join("programs.sock");
+    let mut program = Program::running(
+        "session::joins_a_domain_that_its_node_is_to_span",
+        |command| {
+            command.env("PORTOLAN_NODE_SOCKET", &socket);
+        },
+    );
+    assert_eq!(program.ask(&domain), "spanned");
+    hall.replace();
+    // The rights of before are dead; a call that connects anew waits for the new process.
+    assert_eq!(call(&there, "60", "again").as_deref(), Some("AGAIN"));
+    assert_eq!(hall.status()["incarnation"], 2);
+    until("both domains are spanned", || {
+        let status = hall.status();
+        let spans = status["spans"].as_array().unwrap();
+        spans.len() == 2 && spans.iter().all(|span| span["state"] == "up")
+    });
+    // The other side of the link is replaced as well.
+    let mut roof = roof;
+    roof.replace();
+    assert_eq!(call(&there, "60", "there").as_deref(), Some("THERE"));
+    program.kill();
+}
+
+#[test]
+fn a_peer_that_reads_nothing_holds_up_nobody_else() {
+    let ([hall, roof], [here, there]) = two();
+    let mut cellar = Machine::new("cellar");
+    cellar.join(&hall.invite());
+    let third = unique("session-cellar");
+    cellar.succeeds(&["span", "cameras", "--local", &third]);
+    cellar.up();
+    let _server = serve(&here, "upper", &["tr", "a-z", "A-Z"]);
+    assert_eq!(call(&third, "60", "hello").as_deref(), Some("HELLO"));
+    // A port of the node that is stopped, and much that is sent there.
+    let home = Domain::join(&there).unwrap();
+    let options = PortOptions::named("sink").queue(63).spanned();
+    let _port = home.bind(options).unwrap();
+    let own = Domain::join(&here).unwrap();
+    let right = own.connect("sink", PATIENCE).unwrap();
+    roof.signal("STOP");
+    let mut sent = 0;
+    let is_refused = (0..500).any(|_| {
+        let Ok(mut extent) = own.allocate(1 << 20) else {
+            // What was sent takes all memory that the domain may have.
+            return true;
+        };
+        extent.fill(7);
+        let mut message = Message::new(b"").unwrap();
+        message.push(extent).unwrap();
+        sent += 1;
+        // The queue is full, or the node is unreachable by now.
+        right.send(message, WhenFull::Fail).is_err()
+    });
+    assert!(sent > 1 && is_refused, "{sent}");
+    for _ in 0..5 {
+        assert_eq!(call(&third, "60", "hello").as_deref(), Some("HELLO"));
+    }
+    until("it is unreachable", || {
+        let status = hall.status();
+        let mut all = status["peers"].as_array().unwrap().iter();
+        all.any(|peer| peer["name"] == "roof" && peer["state"] == "unreachable")
+    });
+    assert_eq!(call(&third, "60", "hello").as_deref(), Some("HELLO"));
+    roof.signal("CONT");
+    until("it is up again", || crate::peers(&hall, "up").len() == 2);
 }

@@ -1,6 +1,7 @@
-//! A bridge serves the clients of an offer: it lets each in, gives it a place and a thread, and
-//! stops them all when the offer is dropped.
+//! A bridge serves the clients of an offer: it lets each in, gives it a place and a task of the
+//! carrier, and stops them all when the offer is dropped.
 
+use super::carrier::{self, Context, Stop};
 use super::error::{Over, Violation, ViolationKind};
 use super::options::OfferOptions;
 use crate::directory::{Client, Offer, OfferInbox, OfferKind, offer};
@@ -11,18 +12,16 @@ use crate::{NoDescriptor, OfferError, Permissions};
 use portolan_abi::bridge::{Answer, Denied};
 use portolan_abi::handshake::Refusal;
 use portolan_abi::public::PublicKind;
-use portolan_sys::process::{EventFd, PidFd, spawn_quiet};
+use portolan_sys::process::PidFd;
 use portolan_sys::socket;
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
 use std::time::Instant;
 
-/// Enough for loops and logs.
-const STACK: usize = 256 << 10;
-/// Clients that are refused at one time for want of a place, each by a thread.
+/// Clients that are refused at one time for want of a place, each by a task.
 const REFUSING: usize = 8;
 /// Violations that are kept until the program takes them; of more, the last ones.
 const VIOLATIONS: usize = 64;
@@ -31,15 +30,21 @@ const VIOLATIONS: usize = 64;
 pub(super) trait Offered: Send + Sync + Sized + 'static {
     /// The kind of offer that clients ask for.
     const KIND: OfferKind;
-    /// The name of a client's thread.
-    const THREAD: &str;
+
+    /// Of which membership it is.
+    fn member(&self) -> &Arc<Member>;
 
     /// Serves one client until its connection ends, or refuses it for want of a place.
-    fn serve(bridge: &Bridge<Self>, client: Client, place: Option<Place>);
+    fn serve(
+        bridge: Arc<Bridge<Self>>,
+        client: Client,
+        place: Option<Place>,
+        context: Rc<Context>,
+    ) -> impl Future<Output = ()>;
 }
 
 /// An offer, and its bridge, until dropped. When the drop has returned, no client is served.
-pub(super) struct Open<T> {
+pub(super) struct Open<T: Offered> {
     /// Withdrawn first.
     offer: Option<Offer>,
     pub(super) bridge: Arc<Bridge<T>>,
@@ -61,14 +66,15 @@ impl<T: Offered> Open<T> {
             offer: name.to_owned(),
             most,
             clients: options.clients,
+            requests: options.requests,
             ring_bytes: options.ring_bytes,
             sealed: options.sealed && T::KIND == OfferKind::Port,
             inside: Arc::default(),
             process: PidFd::open(std::process::id())
                 .map(Descriptor::new)
                 .map_err(NoDescriptor::from)?,
-            stop: Arc::new(EventFd::new().map_err(NoDescriptor::from)?),
-            state: Mutex::default(),
+            stop: Arc::default(),
+            violations: Mutex::default(),
         });
         let inbox: Arc<dyn OfferInbox> = Arc::new(BridgeInbox(Arc::clone(&bridge)));
         let offer = offer(member, T::KIND, name, permissions, inbox, options.until())?;
@@ -79,17 +85,17 @@ impl<T: Offered> Open<T> {
     }
 }
 
-impl<T> Open<T> {
+impl<T: Offered> Open<T> {
     pub(super) fn clients(&self) -> usize {
         self.bridge.inside.load(Ordering::Relaxed)
     }
 
     pub(super) fn take_violations(&self) -> Vec<Violation> {
-        self.bridge.lock().violations.drain(..).collect()
+        self.bridge.violations().drain(..).collect()
     }
 }
 
-impl<T> Drop for Open<T> {
+impl<T: Offered> Drop for Open<T> {
     fn drop(&mut self) {
         if portolan_sys::fork::in_child() {
             return;
@@ -97,18 +103,12 @@ impl<T> Drop for Open<T> {
         // From here on no client is let in.
         self.offer = None;
         portolan_shm::mark!("bridge.closing");
-        // Readable from now on. It can only fail for a counter that is readable already.
-        let _ = self.bridge.stop.notify();
-        let servers = std::mem::take(&mut self.bridge.lock().servers);
-        for server in servers {
-            // One that panicked has ended too.
-            let _ = server.join();
-        }
+        self.bridge.stop.end(self.bridge.what.member());
         portolan_shm::mark!("bridge.closed");
     }
 }
 
-/// The state that the threads of an offer's clients share.
+/// The state that the tasks of an offer's clients share.
 pub(super) struct Bridge<T> {
     pub(super) what: T,
     /// The domain's name, for logs.
@@ -117,6 +117,8 @@ pub(super) struct Bridge<T> {
     pub(super) offer: String,
     pub(super) most: u64,
     clients: usize,
+    /// Requests of a client that may be with the server.
+    pub(super) requests: usize,
     pub(super) ring_bytes: u64,
     /// Sealed memory is taken.
     pub(super) sealed: bool,
@@ -124,9 +126,8 @@ pub(super) struct Bridge<T> {
     inside: Arc<AtomicUsize>,
     /// This process, for clients to see its death.
     pub(super) process: Descriptor<PidFd>,
-    /// Readable once all are to stop.
-    pub(super) stop: Arc<EventFd>,
-    state: Mutex<State>,
+    pub(super) stop: Arc<Stop>,
+    violations: Mutex<VecDeque<Violation>>,
 }
 
 /// One of the places that an offer has for clients; free again when dropped.
@@ -134,7 +135,7 @@ pub(super) struct Place(Arc<AtomicUsize>);
 
 impl Place {
     fn take<T>(bridge: &Bridge<T>) -> Option<Self> {
-        // Taken under the bridge's lock, given back at any time.
+        // The offer's thread alone takes them; they are given back at any time.
         let inside = bridge.inside.fetch_add(1, Ordering::Relaxed);
         let place = Self(Arc::clone(&bridge.inside));
         (inside < bridge.clients).then_some(place)
@@ -147,19 +148,15 @@ impl Drop for Place {
     }
 }
 
-#[derive(Default)]
-struct State {
-    servers: Vec<JoinHandle<()>>,
-    violations: VecDeque<Violation>,
-}
-
 impl<T> Bridge<T> {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn violations(&self) -> MutexGuard<'_, VecDeque<Violation>> {
         // Nothing that is done under the lock panics.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.violations
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A client's thread ends, for this reason.
+    /// A client's task ends, for this reason.
     pub(super) fn ended(&self, uid: u32, pid: u32, over: Over) {
         let domain = self.domain.as_str();
         match over {
@@ -174,7 +171,7 @@ impl<T> Bridge<T> {
         let violation = Violation { uid, pid, kind };
         let domain = self.domain.as_str();
         tracing::warn!(domain, error = %violation, "a client breaks the rules");
-        let violations = &mut self.lock().violations;
+        let mut violations = self.violations();
         if violations.len() >= VIOLATIONS {
             violations.pop_front();
         }
@@ -204,20 +201,20 @@ impl<T> Bridge<T> {
 impl<T: Offered> Bridge<T> {
     /// Lets a client in, or says why not.
     fn meet(self: &Arc<Self>, client: Client) {
-        let mut state = self.lock();
-        state.servers.retain(|server| !server.is_finished());
         let place = Place::take(self);
-        if place.is_none() && state.servers.len() >= self.clients + REFUSING {
-            // It gets no answer: an answer must follow the client's request, and to wait for that
-            // takes a thread.
+        if place.is_none() && self.stop.running() >= self.clients + REFUSING {
+            // It gets no answer: an answer must follow the client's request, which a task waits for.
             return;
         }
-        let bridge = Arc::clone(self);
-        let served = spawn_quiet(T::THREAD, STACK, move || {
-            T::serve(&bridge, client, place);
+        let (bridge, running) = (Arc::clone(self), self.stop.begin());
+        let launched = carrier::launch(self.what.member(), move |context| async move {
+            T::serve(bridge, client, place, context).await;
+            drop(running);
         });
-        // Without a thread its connection ends, and the client finds that it was not answered.
-        state.servers.extend(served.ok());
+        if let Err(error) = launched {
+            // Its connection ends, and the client finds that it was not answered.
+            tracing::warn!(domain = self.domain, %error, "cannot serve a client");
+        }
     }
 }
 

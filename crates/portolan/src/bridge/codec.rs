@@ -18,8 +18,8 @@ use std::time::Duration;
 const SHORT_OF_PAGES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
 
 /// Writes a message. The message keeps its parts.
-pub(super) fn write(
-    side: &mut Side,
+pub(super) async fn write(
+    side: &Side,
     kind: Kind,
     tag: u64,
     message: &Message,
@@ -49,12 +49,15 @@ pub(super) fn write(
     if !sealed.is_empty() {
         // Before the frame header that speaks of them.
         let fds: Vec<_> = sealed.iter().map(|s| s.frozen().as_fd()).collect();
-        side.show(&fds)?;
+        side.show(&fds).await?;
         portolan_shm::mark!("bridge.shown");
     }
-    side.write(scratch)?;
+    side.write(scratch).await?;
     portolan_shm::mark!("bridge.announced");
-    copied().try_for_each(|bytes| side.write(bytes))
+    for bytes in copied() {
+        side.write(bytes).await?;
+    }
+    Ok(())
 }
 
 /// Returns a message's bytes as sealed memory: its extents together as one part, and its sealed
@@ -86,13 +89,13 @@ fn seal(message: &Message) -> Result<Vec<Sealed>, FreezeError> {
 }
 
 /// Puts copies in extents of `member`'s in the place of sealed memory.
-pub(super) fn unseal(
-    side: &mut Side,
+pub(super) async fn unseal(
+    side: &Side,
     member: &Arc<Member>,
     message: &mut Message,
 ) -> Result<(), Over> {
     for part in message.take_sealed() {
-        let mut extent = allocate(side, member, part.len())?;
+        let mut extent = allocate(side, member, part.len()).await?;
         extent.copy_from_slice(&part);
         message
             .push(extent)
@@ -103,15 +106,15 @@ pub(super) fn unseal(
 
 /// Reads the message that is next, which may take at most `most` bytes, into extents of
 /// `member`'s; waits for all of it.
-pub(super) fn read(
-    side: &mut Side,
+pub(super) async fn read(
+    side: &Side,
     member: &Arc<Member>,
     most: u64,
     scratch: &mut Vec<u8>,
 ) -> Result<(FrameHeader, Message), Over> {
-    let frame = read_frame_header(side)?;
+    let frame = read_frame_header(side).await?;
     scratch.resize(frame.rest(), 0);
-    side.read(scratch)?;
+    side.read(scratch).await?;
     let (lengths, header) = scratch.split_at(frame.rest() - frame.header);
     let lengths: Vec<u64> = lengths
         .as_chunks::<8>()
@@ -138,9 +141,9 @@ pub(super) fn read(
     for len in copied {
         // Fits: it is below `most`, which is below what a domain holds.
         let len = usize::try_from(*len).unwrap_or(usize::MAX);
-        let mut extent = allocate(side, member, len)?;
+        let mut extent = allocate(side, member, len).await?;
         portolan_shm::mark!("bridge.half");
-        side.read(&mut extent)?;
+        side.read(&mut extent).await?;
         message
             .push(extent)
             .map_err(|_| ViolationKind::FrameHeader)?;
@@ -161,21 +164,21 @@ fn verify(fd: OwnedFd, len: u64) -> Result<Sealed, Over> {
 
 /// Allocates memory for a part that comes. While the domain has none the other side waits, as for
 /// a full port.
-fn allocate(side: &mut Side, member: &Arc<Member>, len: usize) -> Result<Extent, Over> {
+async fn allocate(side: &Side, member: &Arc<Member>, len: usize) -> Result<Extent, Over> {
     let mut wait = SHORT_OF_PAGES.0;
     loop {
         match extent::allocate(member, len) {
             Ok(extent) => return Ok(extent),
             Err(AllocateError::Disowned(_)) => return Err(Over::Stopped),
-            Err(AllocateError::OutOfPages { .. }) => side.pause(wait)?,
+            Err(AllocateError::OutOfPages { .. }) => side.context().pause(wait).await,
         }
         wait = (wait * 2).min(SHORT_OF_PAGES.1);
     }
 }
 
 /// Writes a message of a channel, before which so many units in all were missed.
-pub(super) fn write_copy(
-    side: &mut Side,
+pub(super) async fn write_copy(
+    side: &Side,
     missed: u64,
     bytes: &[u8],
     scratch: &mut Vec<u8>,
@@ -188,23 +191,23 @@ pub(super) fn write_copy(
     scratch.clear();
     scratch.extend(frame.encode());
     scratch.extend((bytes.len() as u64).to_le_bytes());
-    side.write(scratch)?;
-    side.write(bytes)
+    side.write(scratch).await?;
+    side.write(bytes).await
 }
 
 /// Writes that a channel's writer has gone.
-pub(super) fn write_end(side: &mut Side) -> Result<(), Over> {
-    side.write(&FrameHeader::new(Kind::Dropped).encode())
+pub(super) async fn write_end(side: &Side) -> Result<(), Over> {
+    side.write(&FrameHeader::new(Kind::Dropped).encode()).await
 }
 
 /// Reads what [`write_copy`] or [`write_end`] has written, of at most `most` bytes, to
 /// `message`; waits for all of it.
-pub(super) fn read_copy(
-    side: &mut Side,
+pub(super) async fn read_copy(
+    side: &Side,
     most: u64,
     message: &mut Vec<u8>,
 ) -> Result<FrameHeader, Over> {
-    let frame = read_frame_header(side)?;
+    let frame = read_frame_header(side).await?;
     message.clear();
     if frame == FrameHeader::new(Kind::Dropped) {
         return Ok(frame);
@@ -218,21 +221,21 @@ pub(super) fn read_copy(
         return Err(ViolationKind::FrameHeader.into());
     }
     let mut len = [0; 8];
-    side.read(&mut len)?;
+    side.read(&mut len).await?;
     let bytes = u64::from_le_bytes(len);
     // Before a byte is taken for it (G1).
     if bytes > most {
         return Err(ViolationKind::TooLong { bytes, most }.into());
     }
     message.resize(usize::try_from(bytes).unwrap_or(usize::MAX), 0);
-    side.read(message)?;
+    side.read(message).await?;
     Ok(frame)
 }
 
 /// Reads the frame header of the next message.
-fn read_frame_header(side: &mut Side) -> Result<FrameHeader, Over> {
+async fn read_frame_header(side: &Side) -> Result<FrameHeader, Over> {
     // What one call writes is read by one call of this length, or by several of whole lines.
     let mut first = [0; FrameHeader::BYTES];
-    side.read(&mut first)?;
+    side.read(&mut first).await?;
     Ok(FrameHeader::decode(&first).map_err(|_| ViolationKind::FrameHeader)?)
 }

@@ -5,7 +5,7 @@ use super::error::ConnectToError;
 use super::memory::{ConnectionMemory, MemoryError};
 use super::options::ConnectOptions;
 use super::port_egress::PortEgress;
-use super::side::Side;
+use super::side::Connection;
 use crate::directory::{AcceptedConnection, OfferKind, connect};
 use crate::port::{PortOptions, SendRight, bind_port};
 use crate::space::Builder;
@@ -37,8 +37,8 @@ impl Domain {
     /// This process need not be permitted to join it, only to use the offer.
     ///
     /// The right is one on a port of this process's own domain, so sending is what it always is,
-    /// and the right may be passed on within the domain. A thread of this process copies the
-    /// messages over. So when this process ends, messages that have not gone over yet are lost; a
+    /// and the right may be passed on within the domain. A thread of this process, the
+    /// carrier of all its connections, copies the messages over. So when this process ends, messages that have not gone over yet are lost; a
     /// dead name says that the other side is gone. Rights and data structures cannot go over, nor
     /// messages longer than the offer allows: sending them fails.
     ///
@@ -128,7 +128,7 @@ pub(super) fn connect_over(
     let (granted, memory, process) = agree(&socket, &ask, options.answer_by())?;
     let pid = process.id();
     let control = ControlSocket::new(socket, Some(process), false);
-    let side = Side::client(memory, control, None, ask.sealed);
+    let connection = Connection::client(memory, control, ask.sealed);
 
     let there = Leaving {
         most: granted.most,
@@ -145,7 +145,15 @@ pub(super) fn connect_over(
     portolan_shm::mark!("bridge.bound");
     let port = right.to.port.index;
     let shown = sought.show(domain.member(), PublicKind::ConnectedTo, port, pid);
-    PortEgress::launch(proxy, side, there, most, sought.name, shown)?;
+    let egress = PortEgress {
+        port: proxy,
+        connection,
+        there,
+        back: most,
+        name: sought.name.to_owned(),
+        shown,
+    };
+    egress.launch()?;
     Ok(right)
 }
 

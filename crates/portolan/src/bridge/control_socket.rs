@@ -1,19 +1,20 @@
 //! The control socket of a connection wakes the side that sleeps, passes descriptors, and tells
 //! that the other process has died.
 
+use super::carrier::Context;
 use super::error::{Over, ViolationKind};
 use crate::space::Descriptor;
 use portolan_abi::bridge::{MAX_SEALED, MAX_SEALED_AHEAD, SEALED, WAKE};
-use portolan_sys::process::{PidFd, Ready};
+use portolan_sys::process::PidFd;
 use portolan_sys::socket::{self, SocketError};
 use std::collections::VecDeque;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::rc::Rc;
+use std::time::Instant;
 
 /// Packets that are taken before the side that waits looks at its byte ring.
 const AT_ONCE: usize = 64;
-/// Between two looks whether the other side is dead, while there is no room in the socket.
-const FULL: Duration = Duration::from_millis(100);
 
 /// The socket, and the process at its other end, if that is known.
 pub(super) struct ControlSocket {
@@ -42,6 +43,18 @@ impl ControlSocket {
         }
     }
 
+    /// From now on it takes descriptors.
+    pub(super) fn take_descriptors(&mut self) -> Result<(), SocketError> {
+        socket::accept_descriptors(&self.socket)?;
+        self.takes = true;
+        Ok(())
+    }
+
+    /// The socket, for the records before the first message.
+    pub(super) fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
     /// The descriptors to poll: readable when there is something to [`hear`](Self::hear).
     pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let pidfd = self.pidfd.as_ref().map(|pidfd| pidfd.as_fd());
@@ -65,15 +78,12 @@ impl ControlSocket {
         self.came.len() >= MAX_SEALED_AHEAD
     }
 
-    /// Sends descriptors, waiting for room.
-    pub(super) fn show(&mut self, fds: &[BorrowedFd<'_>]) -> Result<(), Over> {
-        loop {
-            let soon = Some(Instant::now() + FULL);
-            match socket::send_by(&self.socket, &[SEALED], fds, soon) {
-                Ok(()) => return Ok(()),
-                Err(SocketError::TimedOut) if !self.is_dead() => {}
-                Err(error) => return Err(error.into()),
-            }
+    /// Sends descriptors, if there is room; whether there was.
+    pub(super) fn show(&mut self, fds: &[BorrowedFd<'_>]) -> Result<bool, Over> {
+        match socket::send_by(&self.socket, &[SEALED], fds, Some(Instant::now())) {
+            Ok(()) => Ok(true),
+            Err(SocketError::TimedOut) if !self.is_dead() => Ok(false),
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -91,38 +101,39 @@ impl ControlSocket {
         Ok(fds.ok_or(ViolationKind::Descriptors { named: count })?)
     }
 
-    /// Takes the packets that have come.
-    pub(super) fn hear(&mut self) -> Result<(), Over> {
-        self.take(AT_ONCE)?;
+    /// Takes the packets that have come; whether that was all.
+    pub(super) fn hear(&mut self) -> Result<bool, Over> {
+        let all = self.take()?;
         // After the socket: what it sent before it died has been seen.
         self.gone |= self.is_dead();
-        Ok(())
+        Ok(all)
     }
 
-    /// Takes the next packet, if polling [`descriptors`](Self::descriptors) has found any, and
-    /// asks the kernel nothing that the answer says already. Most often that is the one ring
-    /// for this sleep; what else is there ends the next one at once.
-    pub(super) fn hear_ready(&mut self, ready: &[Ready]) -> Result<(), Over> {
-        let dead = ready.iter().skip(1).any(|pidfd| pidfd.any());
-        if dead {
-            self.take(AT_ONCE)?;
-        } else if ready.first().is_some_and(|socket| socket.any()) {
-            self.take(1)?;
+    /// Takes the packets that have come, if the task was told of any; asks the kernel nothing that
+    /// the task was told already.
+    pub(super) fn hear_news(&mut self, context: &Context) -> Result<(), Over> {
+        // Before the socket is looked at: what it sent before it died is seen.
+        let dead = context.is_dead() && !self.gone;
+        if (context.take_news() || dead) && !self.take()? {
+            context.keep_news();
+            if !self.is_full() {
+                context.again();
+            }
         }
         self.gone |= dead;
         Ok(())
     }
 
-    fn take(&mut self, packets: usize) -> Result<(), Over> {
+    fn take(&mut self) -> Result<bool, Over> {
         let most = if self.takes { MAX_SEALED } else { 0 };
         let mut ended = false;
-        for _ in 0..packets {
+        for _ in 0..AT_ONCE {
             if self.is_full() {
-                break;
+                return Ok(false);
             }
             let mut packet = [0; 2];
             match socket::try_receive(&self.socket, &mut packet, most) {
-                Ok(None) => break,
+                Ok(None) => return Ok(true),
                 Ok(Some(received)) => {
                     let (packet, fds) = (&packet[..received.len], received.fds);
                     match (packet, fds.is_empty()) {
@@ -135,12 +146,45 @@ impl ControlSocket {
                 // If not all of ours was read over there, the end is told once before what had
                 // been sent until then, and again behind it.
                 Err(SocketError::Closed) if !ended => (ended, self.gone) = (true, true),
-                Err(SocketError::Closed) => break,
+                Err(SocketError::Closed) => return Ok(true),
                 // Ours: no descriptor is free, say. The other side may be there all the same.
                 Err(error) => return Err(error.into()),
             }
         }
-        Ok(())
+        Ok(false)
+    }
+}
+
+/// A control socket that a task is told of, until this is dropped.
+pub(super) struct Watched {
+    pub(super) control: ControlSocket,
+    context: Rc<Context>,
+}
+
+impl Watched {
+    pub(super) fn new(control: ControlSocket, context: &Rc<Context>) -> io::Result<Self> {
+        // Dropped, and not watched any more, if only one of the two can be watched.
+        let watched = Self {
+            control,
+            context: Rc::clone(context),
+        };
+        let control = &watched.control;
+        context.watch(control.socket(), control.pidfd.as_ref())?;
+        Ok(watched)
+    }
+
+    /// Takes the packets that the task was told of.
+    pub(super) fn hear_news(&mut self) -> Result<(), Over> {
+        self.control.hear_news(&self.context)
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        // A copy of this process may have them open, and then they would be told of for ever.
+        for fd in self.control.descriptors() {
+            self.context.unwatch(fd);
+        }
     }
 }
 
@@ -159,7 +203,7 @@ mod tests {
         let mut other = ControlSocket::new(theirs, None, false);
         control.wake_peer();
         let fd = memory::create("shown", 4096).unwrap();
-        other.show(&[fd.as_fd()]).unwrap();
+        assert!(other.show(&[fd.as_fd()]).unwrap());
         drop(other);
         assert_eq!(control.shown(1).unwrap().len(), 1);
         assert!(control.is_gone());

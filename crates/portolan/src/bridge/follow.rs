@@ -1,34 +1,29 @@
 //! Follows a channel of another domain: the channel's *ingress* writes the messages that come
 //! into a channel of this domain.
 
+use super::carrier::{self, Context, Running, Stop, Word};
 use super::codec;
 use super::connect::{Sought, agree, cap, connect_until};
 use super::control_socket::ControlSocket;
 use super::error::{ConnectToError, Over, ViolationKind};
 use super::options::ConnectOptions;
-use super::side::{Side, crossing};
+use super::side::{Connection, Side, crossing};
 use crate::channel::{Channel, ChannelError, ChannelOptions, WriteError, Writer};
 use crate::directory::{AcceptedConnection, OfferKind};
 use crate::space::Builder;
 use crate::space::public::Shown;
-use crate::{Deadline, Domain, EventKind, NoDescriptor, Protection};
+use crate::{Deadline, Domain, EventKind, Protection};
 use portolan_abi::bridge::{Ask, Form};
 use portolan_abi::public::PublicKind;
 use portolan_abi::slot::Kind;
-use portolan_sys::process::{EventFd, spawn_quiet};
 use portolan_sys::socket::SocketError;
 use std::collections::VecDeque;
 use std::io;
+use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
-use std::time::Duration;
 
-/// Enough for loops and logs.
-const STACK: usize = 256 << 10;
 /// Records of skipped units that are kept until the program takes them; of more, the last ones.
 const MOST_SKIPPED: usize = 1024;
-/// Between two looks whether to stop, while readers of our own make no room.
-const FULL: Duration = Duration::from_millis(100);
 
 /// A channel of another domain, as one of this domain's own, until dropped.
 ///
@@ -37,8 +32,7 @@ const FULL: Duration = Duration::from_millis(100);
 pub struct Followed {
     channel: Channel,
     counters: Arc<Mutex<Counters>>,
-    stop: Arc<EventFd>,
-    ingress: Option<JoinHandle<()>>,
+    stop: Arc<Stop>,
 }
 
 /// Units of a followed channel that were not sent, because this side was too slow, or because
@@ -65,8 +59,8 @@ impl Domain {
     /// it is offered.
     ///
     /// The channel is like the offered one: reliable if that is, with as many and as large
-    /// units. It is read as any other, passed on within the domain, and written by a thread of this
-    /// process. What it could not follow it has not: [`Followed::missed`] counts, and
+    /// units. It is read as any other, passed on within the domain, and written by the carrier, a
+    /// thread of this process. What it could not follow it has not: [`Followed::missed`] counts, and
     /// [`Followed::take_skipped`] says where. When the writer there leaves, the writer here has
     /// gone, until the next one writes; and for good when the connection has ended
     /// ([`Followed::is_live`]).
@@ -135,16 +129,11 @@ pub(super) fn follow_over(
     };
     let socket = accepted.connection;
     let (granted, memory, process) = agree(&socket, &ask, options.answer_by())?;
-    let stop = Arc::new(EventFd::new().map_err(NoDescriptor::from)?);
     let pid = process.id();
-    let mut side = Side::client(
-        memory,
-        ControlSocket::new(socket, Some(process), false),
-        Some(Arc::clone(&stop)),
-        false,
-    );
+    let control = ControlSocket::new(socket, Some(process), false);
+    let mut connection = Connection::client(memory, control, false);
     let mut form = [0; Form::BYTES];
-    let read = side.read_by(&mut form, options.answer_by());
+    let read = connection.read_by(&mut form, options.answer_by());
     read.map_err(|over| match over {
         Over::Io(error) => error.into(),
         Over::Violation(_) => ConnectToError::Garbled,
@@ -163,27 +152,28 @@ pub(super) fn follow_over(
         return Err(ConnectToError::Garbled);
     }
     let counters = Arc::<Mutex<Counters>>::default();
-    let mut ingress = ChannelIngress {
+    let begins = Begins {
         // So that the channel has a writer when its readers look.
-        writer: Some(channel.bind_writer().map_err(io::Error::other)?),
+        writer: channel.bind_writer().map_err(io::Error::other)?,
         shown: {
             let port = channel.segment().right().to.port.index;
             sought.show(domain.member(), PublicKind::Following, port, pid)
         },
         channel: channel.clone(),
-        side,
+        connection,
         most: granted.most,
-        missed: 0,
         counters: Arc::clone(&counters),
-        message: Vec::new(),
     };
     let (of, name) = (domain.member().domain.clone(), sought.name.to_owned());
-    let ingress = spawn_quiet("portolan-ingress", STACK, move || ingress.run(&of, &name))?;
+    let stop = Arc::<Stop>::default();
+    let (stops, running) = (Arc::clone(&stop), stop.begin());
+    carrier::launch(domain.member(), move |context| {
+        begins.run(context, of, name, stops, running)
+    })?;
     Ok(Followed {
         channel,
         counters,
         stop,
-        ingress: Some(ingress),
     })
 }
 
@@ -234,12 +224,7 @@ impl Drop for Followed {
         if portolan_sys::fork::in_child() {
             return;
         }
-        // Readable from now on. It can only fail for a counter that is readable already.
-        let _ = self.stop.notify();
-        if let Some(ingress) = self.ingress.take() {
-            // One that panicked has ended too.
-            let _ = ingress.join();
-        }
+        self.stop.end(self.channel.member());
     }
 }
 
@@ -258,12 +243,24 @@ fn lock(counters: &Mutex<Counters>) -> MutexGuard<'_, Counters> {
     counters.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The state of the ingress thread.
+/// An ingress that is to begin.
+struct Begins {
+    channel: Channel,
+    writer: Writer,
+    connection: Connection,
+    most: u64,
+    counters: Arc<Mutex<Counters>>,
+    shown: Shown,
+}
+
+/// The state of the ingress, a task of the carrier.
 struct ChannelIngress {
     channel: Channel,
     /// The writer of this domain's channel; none while the offered one has no writer.
     writer: Option<Writer>,
     side: Side,
+    /// Where readers of our own ring when they have made room.
+    word: Word,
     most: u64,
     /// Units that were missed so far, as the other side counts.
     missed: u64,
@@ -273,11 +270,38 @@ struct ChannelIngress {
     shown: Shown,
 }
 
-impl ChannelIngress {
-    fn run(&mut self, domain: &str, name: &str) {
-        let over = loop {
-            if let Err(over) = self.carry_next() {
-                break over;
+impl Begins {
+    async fn run(
+        self,
+        context: Rc<Context>,
+        domain: String,
+        name: String,
+        stop: Arc<Stop>,
+        running: Running,
+    ) {
+        let counters = Arc::clone(&self.counters);
+        let over = match self.connection.of_task(&context) {
+            Ok(side) => {
+                let mut ingress = ChannelIngress {
+                    channel: self.channel,
+                    writer: Some(self.writer),
+                    side,
+                    word: context.word(),
+                    most: self.most,
+                    missed: 0,
+                    counters: self.counters,
+                    message: Vec::new(),
+                    shown: self.shown,
+                };
+                let over = stop.or(ingress.carry_all()).await;
+                // Set before readers find that the writer has gone.
+                lock(&counters).over = true;
+                over
+            }
+            Err(error) => {
+                lock(&counters).over = true;
+                drop((self.writer, self.channel, self.shown));
+                Over::Io(error)
             }
         };
         match over {
@@ -288,23 +312,29 @@ impl ChannelIngress {
             }
             Over::Io(error) => tracing::warn!(domain, name, %error, "cannot follow any more"),
         }
-        // Set before readers find that the writer has gone.
-        lock(&self.counters).over = true;
-        self.writer = None;
+        // The program waits for this, and may leave the domain then.
+        drop(running);
     }
+}
 
-    fn carry_next(&mut self) -> Result<(), Over> {
-        self.side.look_up()?;
-        while !self.side.wait(&[])? {
-            if self.side.is_gone() {
-                return Err(Over::Gone);
+impl ChannelIngress {
+    /// Carries messages until the connection ends; returns the reason.
+    async fn carry_all(&mut self) -> Over {
+        loop {
+            if let Err(over) = self.carry_next().await {
+                return over;
             }
         }
+    }
+
+    async fn carry_next(&mut self) -> Result<(), Over> {
+        self.side.more(|_| Ok(())).await?;
         let (member, port) = self.shown.whose();
-        let frame = crossing(member, EventKind::Arrive, port, || {
-            let read = codec::read_copy(&mut self.side, self.most, &mut self.message)?;
+        let read = async {
+            let read = codec::read_copy(&self.side, self.most, &mut self.message).await?;
             Ok((read, self.message.len() as u64))
-        })?;
+        };
+        let frame = crossing(member, EventKind::Arrive, port, read).await?;
         if frame.kind != Kind::Dropped {
             self.shown.came(self.message.len() as u64);
         }
@@ -313,12 +343,12 @@ impl ChannelIngress {
                 self.writer = None;
                 Ok(())
             }
-            _ => self.write_message(frame.tag),
+            _ => self.write_message(frame.tag).await,
         }
     }
 
     /// Writes the message that has come, before which so many units in all were missed.
-    fn write_message(&mut self, missed: u64) -> Result<(), Over> {
+    async fn write_message(&mut self, missed: u64) -> Result<(), Over> {
         let units = missed
             .checked_sub(self.missed)
             .ok_or(ViolationKind::FrameHeader)?;
@@ -338,16 +368,27 @@ impl ChannelIngress {
             portolan_shm::mark!("bridge.skipped");
         }
         loop {
-            match writer.write(&self.message, Deadline::after(FULL)) {
+            let wanted = match writer.write(&self.message, Deadline::NOW) {
                 Ok(_) => {
                     portolan_shm::mark!("bridge.delivered");
                     return Ok(());
                 }
                 // Our own readers; what has come is theirs, also from who is gone.
-                Err(WriteError::Full { .. }) if !self.side.is_stopped() => {}
-                Err(WriteError::Full { .. }) => return Err(Over::Stopped),
+                Err(WriteError::Full { wanted, .. }) => wanted,
                 Err(error) => return Err(io::Error::other(error).into()),
-            }
+            };
+            let word = &self.word;
+            let look = |arms: bool| {
+                if !arms {
+                    return Ok(writer.has_room(wanted).then_some(()));
+                }
+                let Some(seen) = writer.announce(wanted) else {
+                    return Ok(Some(()));
+                };
+                word.arm(writer.room(), seen)?;
+                Ok(None)
+            };
+            self.side.context().until(look).await?;
         }
     }
 }

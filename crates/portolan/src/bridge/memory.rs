@@ -6,6 +6,9 @@ use portolan_sys::memory::{self, MapError, Mapping, VerifyError};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+/// Bytes that are had there in one step.
+const POPULATED: usize = 256 << 10;
+
 /// A control page, and a byte ring for each direction.
 pub(super) struct ConnectionMemory {
     mapping: Mapping,
@@ -30,10 +33,16 @@ impl ConnectionMemory {
     /// calls this, so it decides how much memory it is.
     pub(super) fn create(there: u64, back: u64) -> Result<Self, MemoryError> {
         let fd = memory::create("portolan-bridge", bytes(there, back))?;
-        let memory = Self::map(fd, there, back)?;
-        // A failure only means faults later.
-        let _ = memory::populate_write(memory.mapping.base().addr(), memory.mapping.len());
-        Ok(memory)
+        Self::map(fd, there, back)
+    }
+
+    /// Has its pages there, a part at each step, so that none of the steps takes long.
+    pub(super) fn populate(&self) -> impl Iterator<Item = ()> {
+        let (base, len) = (self.mapping.base().addr(), self.mapping.len());
+        (0..len).step_by(POPULATED).map(move |at| {
+            // A failure only means faults later.
+            let _ = memory::populate_write(base + at, POPULATED.min(len - at));
+        })
     }
 
     /// Takes memory that a stranger made.

@@ -63,6 +63,7 @@
 //! A message to a port whose receiver sleeps wakes three threads, one after another: egress,
 //! ingress, and receiver; inside a domain it wakes one.
 
+mod carrier;
 mod clients;
 mod codec;
 mod connect;

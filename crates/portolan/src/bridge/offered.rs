@@ -1,5 +1,6 @@
 //! Offers a port to other domains: each client has an ingress of its own.
 
+use super::carrier::Context;
 use super::clients::{Bridge, Offered, Open, Place};
 use super::connect::cap;
 use super::error::Violation;
@@ -8,9 +9,12 @@ use super::port_ingress;
 use crate::directory::{Client, OfferKind};
 use crate::port::SendRight;
 use crate::port::sealed::SealedStore;
+use crate::space::Member;
 use crate::{OfferError, Permissions, ReceiveRight};
 use portolan_abi::bridge::MAX_SEALED;
 use portolan_abi::port::PortStatus;
+use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A port that other domains can connect to, until this is dropped.
@@ -66,10 +70,18 @@ const _: () = assert!(MAX_SEALED <= MOST_PARTS);
 
 impl Offered for OfferedTo {
     const KIND: OfferKind = OfferKind::Port;
-    const THREAD: &str = "portolan-ingress";
 
-    fn serve(bridge: &Bridge<Self>, client: Client, place: Option<Place>) {
-        port_ingress::serve(bridge, client, place);
+    fn member(&self) -> &Arc<Member> {
+        &self.right.to.member
+    }
+
+    async fn serve(
+        bridge: Arc<Bridge<Self>>,
+        client: Client,
+        place: Option<Place>,
+        context: Rc<Context>,
+    ) {
+        port_ingress::serve(bridge, client, place, context).await;
     }
 }
 

@@ -4,23 +4,24 @@
 //! back. While the client makes no room there it does not read; then it misses what is
 //! overwritten, and says so with the next message (G6).
 
+use super::carrier::{Context, Word};
 use super::clients::{Bridge, Offered, Open, Place};
 use super::codec;
 use super::error::{Over, Violation};
 use super::options::{OfferOptions, ring_bytes};
 use super::port_ingress::let_in;
-use super::side::{BUSY, Side, crossing};
+use super::side::{Side, crossing};
 use crate::channel::{
     Channel, ChannelError, Lagging, ReadError, Reader, ReaderOptions, Signalling,
 };
 use crate::directory::{Client, OfferKind};
+use crate::space::Member;
 use crate::space::public::Shown;
-use crate::wait::{Patience, waiting_beside};
 use crate::{EventKind, OfferError, Permissions};
 use portolan_abi::bridge::{Denied, Form, Granted, RING_BYTES};
 use portolan_abi::public::PublicKind;
-use portolan_sys::bell::FutexFd;
-use std::os::fd::AsFd;
+use std::rc::Rc;
+use std::sync::Arc;
 
 /// A channel that other domains can follow, until this is dropped.
 ///
@@ -104,15 +105,23 @@ struct Heard {
 
 impl Offered for Heard {
     const KIND: OfferKind = OfferKind::Channel;
-    const THREAD: &str = "portolan-egress";
 
-    fn serve(bridge: &Bridge<Self>, client: Client, place: Option<Place>) {
+    fn member(&self) -> &Arc<Member> {
+        self.channel.member()
+    }
+
+    async fn serve(
+        bridge: Arc<Bridge<Self>>,
+        client: Client,
+        place: Option<Place>,
+        context: Rc<Context>,
+    ) {
         let (uid, pid) = (client.peer.uid, client.peer.pid);
         let domain = bridge.domain.as_str();
-        let over = match ChannelEgress::let_in(bridge, client, place.is_some()) {
+        let over = match ChannelEgress::let_in(&bridge, client, place.is_some(), &context).await {
             Ok(mut egress) => {
                 tracing::info!(domain, uid, pid, "a client follows an offered channel");
-                egress.carry_all()
+                bridge.stop.or(egress.carry_all()).await
             }
             Err(over) => over,
         };
@@ -120,12 +129,12 @@ impl Offered for Heard {
     }
 }
 
-/// The state of the egress thread.
+/// The state of the egress, a task of the carrier.
 struct ChannelEgress {
     reader: Reader,
     side: Side,
-    bell: FutexFd,
-    patience: Patience,
+    /// Where the channel rings.
+    word: Word,
     /// The end of the last message that was sent.
     at: u64,
     /// Positions that were not sent, since the client connected.
@@ -136,11 +145,16 @@ struct ChannelEgress {
 }
 
 impl ChannelEgress {
-    fn let_in(bridge: &Bridge<Heard>, client: Client, has_place: bool) -> Result<Self, Over> {
+    async fn let_in(
+        bridge: &Bridge<Heard>,
+        client: Client,
+        has_place: bool,
+        context: &Rc<Context>,
+    ) -> Result<Self, Over> {
         let channel = &bridge.what.channel;
         let mut own = None;
         let who = (client.peer.uid, client.peer.pid);
-        let (_, mut side) = let_in(bridge, client, has_place, |ask| {
+        let (_, side) = let_in(bridge, client, has_place, context, |ask| {
             // From here on it misses nothing without being told.
             let mut options = ReaderOptions::default().lagging(bridge.what.lagging);
             if !channel.is_reliable() || bridge.what.lagging == Lagging::Skip {
@@ -150,30 +164,29 @@ impl ChannelEgress {
                 ChannelError::NoEntry { .. } => Denied::Full,
                 _ => Denied::Over,
             })?;
-            let bell = FutexFd::new().map_err(|_| Denied::Resources)?;
-            own = Some((reader, bell));
+            own = Some(reader);
             Ok(Granted {
                 synchronous: false,
                 most: bridge.most,
                 there: *RING_BYTES.start(),
                 back: ring_bytes(ask.there.min(bridge.ring_bytes)),
             })
-        })?;
+        })
+        .await?;
         let form = Form {
             reliable: channel.is_reliable(),
             unit: channel.unit() as u64,
             units: channel.units(),
             content: channel.content(),
         };
-        side.write(&form.encode())?;
+        side.write(&form.encode()).await?;
         portolan_shm::mark!("bridge.described");
-        let (reader, bell) = own.ok_or(Over::Stopped)?;
+        let reader = own.ok_or(Over::Stopped)?;
         Ok(Self {
             at: reader.position(),
             reader,
             side,
-            bell,
-            patience: Patience::default(),
+            word: context.word(),
             missed: 0,
             scratch: Vec::new(),
             shown: bridge.show(
@@ -186,42 +199,44 @@ impl ChannelEgress {
     }
 
     /// Carries messages until the connection ends; returns the reason.
-    fn carry_all(&mut self) -> Over {
+    async fn carry_all(&mut self) -> Over {
         loop {
-            if let Err(over) = self.carry_next() {
+            if let Err(over) = self.carry_next().await {
                 return over;
             }
         }
     }
 
-    fn carry_next(&mut self) -> Result<(), Over> {
-        self.side.look_up()?;
+    async fn carry_next(&mut self) -> Result<(), Over> {
         let Self {
             side,
             scratch,
             shown,
             ..
         } = self;
+        // Also where nothing is written: what was missed is looked at in turn too.
+        side.context().turn().await;
         match self.reader.receive(crate::Deadline::NOW) {
             Ok(message) => {
                 self.missed += message.position().saturating_sub(self.at);
                 let bytes = message.len() as u64;
                 let (member, port) = shown.whose();
-                crossing(member, EventKind::Depart, port, || {
-                    codec::write_copy(side, self.missed, &message, scratch)?;
+                let write = async {
+                    codec::write_copy(side, self.missed, &message, scratch).await?;
                     Ok(((), bytes))
-                })?;
+                };
+                crossing(member, EventKind::Depart, port, write).await?;
                 shown.went(bytes);
                 portolan_shm::mark!("bridge.channel_carried");
                 self.at = self.reader.position();
                 Ok(())
             }
-            Err(ReadError::TimedOut) => self.wait(),
+            Err(ReadError::TimedOut) => self.wait().await,
             // The positions show what was not sent.
             Err(ReadError::Missed(_) | ReadError::TooLong { .. } | ReadError::Interrupted) => {
                 Ok(())
             }
-            Err(ReadError::WriterGone) => codec::write_end(side),
+            Err(ReadError::WriterGone) => codec::write_end(side).await,
             Err(error) => {
                 tracing::info!(%error, "a client cannot follow a channel any more");
                 Err(Over::Stopped)
@@ -230,26 +245,24 @@ impl ChannelEgress {
     }
 
     /// Waits until something is written, or the client leaves.
-    fn wait(&mut self) -> Result<(), Over> {
-        let mut looking = self.patience.begin(waiting_beside(BUSY));
-        while looking.again() {
-            if self.reader.has_more() {
-                self.patience.paid(&looking);
-                return Ok(());
+    async fn wait(&mut self) -> Result<(), Over> {
+        let Self {
+            reader, side, word, ..
+        } = self;
+        let look = |arms: bool| {
+            side.hear()?;
+            if reader.may_have() {
+                return Ok(Some(()));
             }
-        }
-        let begun = looking.begun();
-        if let Some(seen) = self.reader.arm() {
-            self.bell.arm(self.reader.doorbell(), seen)?;
-            if !self.reader.may_have() {
-                self.side.poll(&[self.bell.as_fd()], None)?;
+            if !arms {
+                return Ok(None);
             }
-            self.bell.drain()?;
-        }
-        self.patience.slept(&looking, begun.elapsed());
-        if self.side.is_gone() {
-            return Err(Over::Gone);
-        }
-        Ok(())
+            let Some(seen) = reader.arm() else {
+                return Ok(Some(()));
+            };
+            word.arm(reader.doorbell(), seen)?;
+            Ok(reader.may_have().then_some(()))
+        };
+        side.context().until(look).await
     }
 }

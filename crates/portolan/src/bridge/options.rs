@@ -2,7 +2,7 @@
 
 use crate::channel::Lagging;
 use crate::{AccessToken, Deadline, Protection};
-use portolan_abi::bridge::RING_BYTES;
+use portolan_abi::bridge::{MAX_REQUESTS, RING_BYTES};
 use std::time::Duration;
 
 /// Waits for a host, or for the other side, unless the caller says otherwise.
@@ -11,6 +11,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const MOST: u64 = 256 << 20;
 /// Clients, unless the caller says otherwise.
 const CLIENTS: usize = 64;
+/// Requests of a client that are with the server, unless the caller says otherwise.
+const REQUESTS: usize = 64;
 /// Bytes of a client's byte ring, at the most, unless the caller says otherwise.
 const MOST_RING_BYTES: u64 = 4 << 20;
 /// Bytes of the byte ring there, unless the caller says otherwise: large enough that a
@@ -27,6 +29,7 @@ const USUAL_RING_BYTES: u64 = 2 << 20;
 pub struct OfferOptions {
     pub(super) most: u64,
     pub(super) clients: usize,
+    pub(super) requests: usize,
     pub(super) ring_bytes: u64,
     pub(super) sealed: bool,
     pub(super) lagging: Lagging,
@@ -39,6 +42,7 @@ impl Default for OfferOptions {
         Self {
             most: MOST,
             clients: CLIENTS,
+            requests: REQUESTS,
             ring_bytes: MOST_RING_BYTES,
             sealed: true,
             lagging: Lagging::Skip,
@@ -66,10 +70,22 @@ impl OfferOptions {
         Self { most, ..self }
     }
 
-    /// Connections at one time, each of which has a thread here; 64 if not said.
+    /// Connections at one time, each of which has a byte ring here; 64 if not said. One thread of
+    /// this process serves all of them.
     #[must_use]
     pub fn most_clients(self, clients: usize) -> Self {
         Self { clients, ..self }
+    }
+
+    /// Requests of one client that are with the server at one time, from 1 to 1,024; 64 if not said.
+    /// Their answers come in any order. Further requests stay in the byte ring, and then with the
+    /// client, until one of them is answered and the client has room for the answer.
+    #[must_use]
+    pub fn most_requests(self, requests: usize) -> Self {
+        Self {
+            requests: requests.clamp(1, MAX_REQUESTS),
+            ..self
+        }
     }
 
     /// Bytes of the byte ring through which a connection's messages are copied, at the most; 4 MiB

@@ -1,9 +1,15 @@
 //! A port's ingress reads one client's messages from the connection's memory, and sends them on
 //! to the real port.
+//!
+//! ```text
+//! byte ring --message, request--> real port      the first half, one after another
+//! byte ring back <------ answer-- reply port     the second half, as they come
+//! ```
 
+use super::carrier::{Context, Word, either};
 use super::clients::{Bridge, Place, deny};
 use super::codec;
-use super::control_socket::ControlSocket;
+use super::control_socket::{ControlSocket, Watched};
 use super::error::{Over, ViolationKind};
 use super::memory::ConnectionMemory;
 use super::offered::{InHand, OfferedTo};
@@ -13,35 +19,45 @@ use crate::directory::Client;
 use crate::port::{PendingReply, RequestError, SendError, WhenFull, may_leave};
 use crate::space::handshake::{Awaited, Ended};
 use crate::space::public::Shown;
+use crate::wait::Armable;
 use crate::{Access, Deadline, EventKind, Message};
 use portolan_abi::bridge::{Answer, Ask, Denied, Granted, RING_BYTES};
 use portolan_abi::port::Leaving;
 use portolan_abi::public::PublicKind;
 use portolan_abi::slot::Kind;
 use portolan_proto::handshake::Unasked;
-use portolan_sys::bell::FutexFd;
-use portolan_sys::{process, socket};
+use portolan_sys::socket;
+use std::cell::{Cell, RefCell};
 use std::os::fd::AsFd;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// A client must send its request within this time, and take the answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Between two looks whether to stop, while the real port is full.
-const FULL: Duration = Duration::from_millis(100);
 
 /// Between two looks whether there is room for descriptors.
 const CROWDED: Duration = Duration::from_millis(1);
 
+/// Between two looks whether the domain has memory for the list of a message's extents, at first and
+/// at the most.
+const SHORT_OF_PAGES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
+
 /// Serves one client until its connection ends, or refuses it for want of a place.
-pub(super) fn serve(bridge: &Bridge<OfferedTo>, client: Client, place: Option<Place>) {
+pub(super) async fn serve(
+    bridge: Arc<Bridge<OfferedTo>>,
+    client: Client,
+    place: Option<Place>,
+    context: Rc<Context>,
+) {
     let (uid, pid) = (client.peer.uid, client.peer.pid);
     let domain = bridge.domain.as_str();
-    let over = match PortIngress::let_in(bridge, client, place.is_some()) {
-        Ok(mut ingress) => {
+    let over = match PortIngress::let_in(&bridge, client, place.is_some(), &context).await {
+        Ok(ingress) => {
             tracing::info!(domain, uid, pid, "a client sends to an offered port");
-            ingress.carry_all()
+            let halves = either(ingress.carry_all(), ingress.answer_all());
+            bridge.stop.or(halves).await
         }
         Err(over) => over,
     };
@@ -51,46 +67,52 @@ pub(super) fn serve(bridge: &Bridge<OfferedTo>, client: Client, place: Option<Pl
 struct PortIngress<'g> {
     bridge: &'g Bridge<OfferedTo>,
     side: Side,
-    /// Notified when the real port is closed.
-    bell: FutexFd,
-    /// The value for which it is armed.
-    armed: Option<u32>,
-    scratch: Vec<u8>,
-    delivered: u64,
+    /// Where the real port rings when it is closed, or has room.
+    word: Word,
+    /// Requests that are with the server.
+    serving: RefCell<Vec<Serving>>,
     /// What an answer may take there.
     back: Leaving,
     /// What observers see.
     shown: Shown,
 }
 
+/// A request that is with the server.
+struct Serving {
+    tag: u64,
+    /// `None`: there is no port for its answer.
+    pending: Option<PendingReply>,
+    /// Where its answer rings, and whether it is to.
+    word: Word,
+    armed: Cell<bool>,
+}
+
 impl<'g> PortIngress<'g> {
     /// Reads a client's request, and answers it.
-    fn let_in(
+    async fn let_in(
         bridge: &'g Bridge<OfferedTo>,
         client: Client,
         has_place: bool,
+        context: &Rc<Context>,
     ) -> Result<Self, Over> {
-        let mut bell = None;
         let who = (client.peer.uid, client.peer.pid);
-        let (ask, side) = let_in(bridge, client, has_place, |ask| {
+        let (ask, side) = let_in(bridge, client, has_place, context, |ask| {
             if !bridge.what.right.is_live() {
                 return Err(Denied::Over);
             }
-            bell = Some(FutexFd::new().map_err(|_| Denied::Resources)?);
             Ok(Granted {
                 synchronous: bridge.what.synchronous,
                 most: bridge.most,
                 there: ring_bytes(ask.there.min(bridge.ring_bytes)),
                 back: *RING_BYTES.start(),
             })
-        })?;
+        })
+        .await?;
         Ok(Self {
             bridge,
             side,
-            bell: bell.ok_or(Over::Stopped)?,
-            armed: None,
-            scratch: Vec::new(),
-            delivered: 0,
+            word: context.word(),
+            serving: RefCell::default(),
             back: Leaving {
                 most: ask.most,
                 sealed: false,
@@ -103,72 +125,85 @@ impl<'g> PortIngress<'g> {
     }
 
     /// Carries messages until the connection ends; returns the reason.
-    fn carry_all(&mut self) -> Over {
+    async fn carry_all(&self) -> Over {
+        let (mut scratch, mut delivered) = (Vec::new(), 0);
         loop {
-            if let Err(over) = self.carry_next() {
-                return over;
+            match self.carry_next(&mut scratch).await {
+                Ok(()) => {}
+                // The real port is closed. Its server may have requests that it answers yet.
+                Err(Over::Stopped) => {
+                    let served = self.fewer_than(1).await;
+                    return served.err().unwrap_or(Over::Stopped);
+                }
+                Err(over) => return over,
             }
+            portolan_shm::mark!("bridge.delivered");
+            delivered += 1;
+            self.side.incoming().set_delivered(delivered);
         }
     }
 
-    fn carry_next(&mut self) -> Result<(), Over> {
-        self.side.look_up()?;
-        while !self.wait()? {
-            if self.side.is_gone() {
-                return Err(Over::Gone);
-            }
-        }
+    async fn carry_next(&self, scratch: &mut Vec<u8>) -> Result<(), Over> {
+        self.fewer_than(self.bridge.requests).await?;
+        self.more().await?;
         let to = &self.bridge.what.right.to;
         let (member, port) = (&to.member, to.port.index);
-        let (frame, message) = crossing(member, EventKind::Arrive, port, || {
-            let most = self.bridge.most;
-            let read = codec::read(&mut self.side, member, most, &mut self.scratch)?;
+        let read = async {
+            let read = codec::read(&self.side, member, self.bridge.most, scratch).await?;
             let bytes = bytes_of(&read.1);
             Ok((read, bytes))
-        })?;
+        };
+        let (frame, message) = crossing(member, EventKind::Arrive, port, read).await?;
         self.shown.came(bytes_of(&message));
         portolan_shm::mark!("bridge.whole");
-        let hand = self.await_hand(message.sealed().len())?;
+        // Until it waits in the port.
+        let _hand = self.take_in_hand(message.sealed().len()).await?;
         match (frame.kind, self.bridge.what.synchronous) {
-            (Kind::Message, false) => self.deliver(message)?,
-            (Kind::Request, true) => self.ask(message, frame.tag, hand)?,
-            _ => return Err(ViolationKind::FrameHeader.into()),
+            (Kind::Message, false) => self.deliver(message).await,
+            (Kind::Request, true) => self.request(message, frame.tag).await,
+            _ => Err(ViolationKind::FrameHeader.into()),
         }
-        portolan_shm::mark!("bridge.delivered");
-        self.delivered += 1;
-        self.side.incoming().set_delivered(self.delivered);
-        Ok(())
     }
 
-    /// Waits for the next message, or the end of the real port; whether there is one.
-    fn wait(&mut self) -> Result<bool, Over> {
-        let room = &self.bridge.what.right.to.queue().port.room.room;
-        // SeqCst: before the look at the port; its closer changes the word afterwards.
-        let seen = room.load(Ordering::SeqCst);
-        if !self.bridge.what.right.is_live() {
-            return Err(Over::Stopped);
+    /// Waits for the next message, or the end of the real port.
+    async fn more(&self) -> Result<(), Over> {
+        let right = &self.bridge.what.right;
+        let room = &right.to.queue().port.room.room;
+        self.side
+            .more(|arms| {
+                // SeqCst: before the look at the port; its closer changes the word afterwards.
+                let seen = room.load(Ordering::SeqCst);
+                if !right.is_live() {
+                    return Err(Over::Stopped);
+                }
+                if arms {
+                    self.word.arm(room, seen)?;
+                }
+                Ok(())
+            })
+            .await
+    }
+
+    /// Waits until fewer requests than so many are with the server.
+    async fn fewer_than(&self, requests: usize) -> Result<(), Over> {
+        let is_so = || self.serving.borrow().len() < requests;
+        if is_so() {
+            return Ok(());
         }
-        if self.side.has_more()? {
-            return Ok(true);
-        }
-        if self.armed != Some(seen) {
-            self.bell.arm(room, seen)?;
-            self.armed = Some(seen);
-        }
-        let more = self.side.wait(&[self.bell.as_fd()])?;
-        if self.bell.drain()? {
-            self.armed = None;
-        }
-        Ok(more)
+        let look = |_| {
+            self.side.hear()?;
+            Ok(is_so().then_some(()))
+        };
+        self.side.context().until(look).await
     }
 
     /// Waits until so many parts of sealed memory may wait in the port, as for a full one.
-    fn await_hand(&self, parts: usize) -> Result<Option<InHand<'g>>, Over> {
-        while parts > 0 && self.bridge.what.right.is_live() && !self.side.is_stopped() {
+    async fn take_in_hand(&self, parts: usize) -> Result<Option<InHand<'g>>, Over> {
+        while parts > 0 && self.bridge.what.right.is_live() {
             if let Some(hand) = self.bridge.what.take_in_hand(parts) {
                 return Ok(Some(hand));
             }
-            std::thread::sleep(CROWDED);
+            self.side.context().pause(CROWDED).await;
         }
         match parts {
             0 => Ok(None),
@@ -177,75 +212,139 @@ impl<'g> PortIngress<'g> {
     }
 
     /// Sends a whole message on. It waits while the port is full, and the client waits with it.
-    fn deliver(&mut self, mut message: Message) -> Result<(), Over> {
+    async fn deliver(&self, mut message: Message) -> Result<(), Over> {
+        let right = &self.bridge.what.right;
+        let mut wait = SHORT_OF_PAGES.0;
         loop {
-            let full = WhenFull::Wait(Deadline::after(FULL));
-            match self.bridge.what.right.send_from(&mut message, full) {
+            match right.send_from(&mut message, WhenFull::Fail) {
                 Ok(()) => return Ok(()),
-                Err(SendError::Full { .. } | SendError::Allocate(_)) if !self.side.is_stopped() => {
-                }
-                // The real port is received in another process.
-                Err(SendError::Sealed) if message.holds_sealed() => {
-                    let member = &self.bridge.what.right.to.member;
-                    codec::unseal(&mut self.side, member, &mut message)?;
-                }
-                Err(_) => return Err(Over::Stopped),
+                Err(why) => self.may_be_sent(why, &mut message, &mut wait).await?,
             }
         }
+    }
+
+    /// Sends a request on, and notes it.
+    async fn request(&self, mut message: Message, tag: u64) -> Result<(), Over> {
+        let right = &self.bridge.what.right;
+        let mut wait = SHORT_OF_PAGES.0;
+        loop {
+            let pending = match right.begin_request(message, WhenFull::Fail) {
+                Ok(pending) => Some(pending),
+                Err(RequestError::Unsent(unsent)) => {
+                    message = *unsent.item;
+                    self.may_be_sent(unsent.why, &mut message, &mut wait)
+                        .await?;
+                    continue;
+                }
+                Err(_) => None,
+            };
+            let serving = Serving {
+                tag,
+                pending,
+                word: self.side.context().word(),
+                armed: Cell::new(false),
+            };
+            self.serving.borrow_mut().push(serving);
+            portolan_shm::mark!("bridge.asking");
+            return Ok(());
+        }
+    }
+
+    /// Waits until a message may be sent that was not.
+    async fn may_be_sent(
+        &self,
+        why: SendError,
+        message: &mut Message,
+        wait: &mut Duration,
+    ) -> Result<(), Over> {
+        match why {
+            SendError::Full { .. } => self.room().await,
+            SendError::Allocate(_) => {
+                self.side.context().pause(*wait).await;
+                *wait = (*wait * 2).min(SHORT_OF_PAGES.1);
+                Ok(())
+            }
+            // The real port is received in another process.
+            SendError::Sealed if message.holds_sealed() => {
+                let member = &self.bridge.what.right.to.member;
+                codec::unseal(&self.side, member, message).await
+            }
+            _ => Err(Over::Stopped),
+        }
+    }
+
+    /// Waits for room in the real port, or its end.
+    async fn room(&self) -> Result<(), Over> {
+        /// Any but 0, which would disarm it.
+        const ARMED: u64 = 1;
+        let mut room = self.bridge.what.right.room();
+        let look = |arms: bool| {
+            if room.is_there() || arms && !room.arm_for(ARMED) {
+                return Ok(Some(()));
+            }
+            if arms && let Some((word, seen)) = room.word() {
+                self.word.arm(word, seen)?;
+            }
+            Ok(None)
+        };
+        self.side.context().until(look).await
+    }
+}
+
+impl Serving {
+    /// Whether its answer may be there; arms it first, if that is asked for.
+    fn has_ended(&mut self, arms: bool) -> Result<bool, Over> {
+        let Some(pending) = &mut self.pending else {
+            return Ok(true);
+        };
+        if self.armed.take() {
+            pending.disarm();
+        }
+        if pending.may_have() {
+            return Ok(true);
+        }
+        if arms && let Some((word, seen)) = pending.arm() {
+            self.word.arm(word, seen)?;
+            self.armed.set(true);
+        }
+        Ok(arms && !self.armed.get())
     }
 }
 
 impl PortIngress<'_> {
-    /// Has a request served, and takes the answer back.
-    fn ask(&mut self, message: Message, tag: u64, hand: Option<InHand<'_>>) -> Result<(), Over> {
-        let Some(mut pending) = self.request(message)? else {
-            return self.answer(Kind::Dropped, tag, &Message::default());
-        };
-        portolan_shm::mark!("bridge.asking");
-        // It waits in the port now.
-        drop(hand);
+    /// Takes answers back until the connection ends; returns the reason.
+    async fn answer_all(&self) -> Over {
+        let mut scratch = Vec::new();
         loop {
-            match pending.wait(Access::Later, Deadline::after(FULL)) {
-                Err(RequestError::TimedOut) => {
-                    if self.side.is_stopped() {
-                        return Err(Over::Stopped);
-                    }
-                    self.side.hear()?;
-                }
-                Ok(answer) if self.may_go(&answer) => {
-                    return self.answer(Kind::Reply, tag, &answer);
-                }
-                Ok(_) | Err(RequestError::Dropped) => {
-                    return self.answer(Kind::Dropped, tag, &Message::default());
-                }
-                // Or closed: which is the end of this connection too.
-                Err(_) => return Err(Over::Stopped),
+            let answered = async {
+                let look = |arms| self.next_answer(arms);
+                let (tag, answer) = self.side.context().until(look).await?;
+                self.answer(tag, answer, &mut scratch).await
+            };
+            if let Err(over) = answered.await {
+                return over;
             }
         }
     }
 
-    /// Sends a request on; `None` if it cannot be.
-    fn request(&mut self, mut message: Message) -> Result<Option<PendingReply>, Over> {
-        loop {
-            let full = WhenFull::Wait(Deadline::after(FULL));
-            message = match self.bridge.what.right.begin_request(message, full) {
-                Ok(pending) => return Ok(Some(pending)),
-                Err(RequestError::Unsent(unsent)) => match unsent.why {
-                    SendError::Full { .. } | SendError::Allocate(_) if !self.side.is_stopped() => {
-                        *unsent.item
-                    }
-                    SendError::Sealed if unsent.item.holds_sealed() => {
-                        let mut message = *unsent.item;
-                        let member = &self.bridge.what.right.to.member;
-                        codec::unseal(&mut self.side, member, &mut message)?;
-                        message
-                    }
-                    _ => return Err(Over::Stopped),
-                },
-                // No port for the answer.
-                Err(_) => return Ok(None),
+    /// The next answer, if there is one, and to which request; `None` for one that was dropped.
+    fn next_answer(&self, arms: bool) -> Result<Option<(u64, Option<Message>)>, Over> {
+        let mut serving = self.serving.borrow_mut();
+        for at in 0..serving.len() {
+            if !serving[at].has_ended(arms)? {
+                continue;
+            }
+            let pending = serving[at].pending.as_mut();
+            let answer = match pending.map(|it| it.wait(Access::Later, Deadline::NOW)) {
+                Some(Err(RequestError::TimedOut)) => continue,
+                Some(Ok(answer)) => self.may_go(&answer).then_some(answer),
+                Some(Err(RequestError::Dropped)) | None => None,
+                // Or closed: which is the end of this connection too.
+                Some(Err(_)) => return Err(Over::Stopped),
             };
+            return Ok(Some((serving.remove(at).tag, answer)));
         }
+        Ok(None)
     }
 
     /// Whether an answer may leave its domain; if not, that is the server's mistake, not the
@@ -259,32 +358,44 @@ impl PortIngress<'_> {
         may.is_ok()
     }
 
-    fn answer(&mut self, kind: Kind, tag: u64, message: &Message) -> Result<(), Over> {
+    async fn answer(
+        &self,
+        tag: u64,
+        answer: Option<Message>,
+        scratch: &mut Vec<u8>,
+    ) -> Result<(), Over> {
+        let kind = match answer {
+            Some(_) => Kind::Reply,
+            None => Kind::Dropped,
+        };
+        let message = answer.unwrap_or_default();
         let to = &self.bridge.what.right.to;
         let (member, port) = (&to.member, to.port.index);
-        crossing(member, EventKind::Depart, port, || {
-            codec::write(&mut self.side, kind, tag, message, &mut self.scratch)?;
-            Ok(((), bytes_of(message)))
-        })?;
-        self.shown.went(bytes_of(message));
+        let write = async {
+            codec::write(&self.side, kind, tag, &message, scratch).await?;
+            Ok(((), bytes_of(&message)))
+        };
+        crossing(member, EventKind::Depart, port, write).await?;
+        self.shown.went(bytes_of(&message));
         Ok(())
     }
 }
 
 /// Reads a client's request, and gives it memory of the sizes that `grant` returns, or the reason
 /// for a refusal. Returns the request, and this side of the connection.
-pub(super) fn let_in<T>(
+pub(super) async fn let_in<T>(
     bridge: &Bridge<T>,
     client: Client,
     has_place: bool,
+    context: &Rc<Context>,
     grant: impl FnOnce(&Ask) -> Result<Granted, Denied>,
 ) -> Result<(Ask, Side), Over> {
-    let connection = client.connection;
-    let by = Some(Instant::now() + PATIENCE);
-    let ask = match hear(&connection, &bridge.stop, by, bridge.sealed) {
+    let control = ControlSocket::new(client.connection, client.pidfd, false);
+    let mut watched = Watched::new(control, context)?;
+    let ask = match hear(bridge, &watched.control, context).await {
         Ok(ask) => ask,
         Err(refused) => {
-            deny(&connection, refused.says);
+            deny(watched.control.socket(), refused.says);
             return Err(refused.over);
         }
     };
@@ -295,27 +406,31 @@ pub(super) fn let_in<T>(
     };
     portolan_shm::mark!("bridge.heard");
     let granted = granted.map_err(|why| {
-        deny(&connection, why);
+        deny(watched.control.socket(), why);
         Over::Stopped
     })?;
     let memory = match ConnectionMemory::create(granted.there, granted.back) {
         Ok(memory) => memory,
         Err(error) => {
-            deny(&connection, Denied::Resources);
+            deny(watched.control.socket(), Denied::Resources);
             return Err(Over::Io(std::io::Error::other(error)));
         }
     };
+    for () in memory.populate() {
+        context.turn().await;
+    }
     if ask.sealed {
         // The host had it refuse them, and from here on they are expected.
-        socket::accept_descriptors(&connection)?;
+        watched.control.take_descriptors()?;
     }
     portolan_shm::mark!("bridge.granting");
     let answer = Answer::Granted(granted).encode();
     let shown = [memory.as_fd(), bridge.process.as_fd()];
-    socket::send_by(&connection, &answer, &shown, by)?;
+    // There is room: nothing was sent before.
+    let now = Some(Instant::now());
+    socket::send_by(watched.control.socket(), &answer, &shown, now)?;
     portolan_shm::mark!("bridge.granted");
-    let control = ControlSocket::new(connection, client.pidfd, ask.sealed);
-    Ok((ask, Side::server(memory, control, Arc::clone(&bridge.stop))))
+    Ok((ask, Side::server(memory, watched, context)))
 }
 
 /// The answer to a client that is refused, and the end of its connection.
@@ -324,32 +439,40 @@ struct Refused {
     over: Over,
 }
 
-/// Reads a client's request. A client that says nothing, because it is stopped perhaps, holds up
-/// nobody who closes the offer.
-fn hear(
-    connection: impl AsFd,
-    stop: impl AsFd,
-    by: Option<Instant>,
-    takes_sealed: bool,
+/// Reads a client's request, for which it has some time, unless the offer is closed meanwhile.
+async fn hear<T>(
+    bridge: &Bridge<T>,
+    control: &ControlSocket,
+    context: &Context,
 ) -> Result<Ask, Refused> {
+    let by = Instant::now() + PATIENCE;
+    let mut awaited = Awaited::<Ask>::new(Some(by));
     let refused = |says, over| Err(Refused { says, over });
-    match process::poll(&[stop.as_fd(), connection.as_fd()], by) {
-        Ok(ready) if ready[0].any() => return refused(Denied::Over, Over::Stopped),
-        Ok(_) => {}
-        Err(error) => return refused(Denied::Resources, error.into()),
-    }
-    let ask = match Awaited::<Ask>::new(by).wait(connection) {
-        Ok(ask) => ask,
-        Err(Ended::Failed(Unasked::Refuse(says @ Denied::Version, _))) => {
+    let came = context.until(|_| {
+        if bridge.stop.is_asked() {
+            return Err(Over::Stopped);
+        }
+        context.by(by);
+        if !context.take_news() && Instant::now() < by {
+            return Ok(None);
+        }
+        Ok(awaited.poll(control.socket()).transpose())
+    });
+    let ask = match came.await {
+        Err(over) => return refused(Denied::Over, over),
+        Ok(Ok(ask)) => ask,
+        Ok(Err(Ended::Failed(Unasked::Refuse(says @ Denied::Version, _)))) => {
             return refused(says, Over::Stopped);
         }
-        Err(Ended::Failed(Unasked::Refuse(says, _))) => {
+        Ok(Err(Ended::Failed(Unasked::Refuse(says, _)))) => {
             return refused(says, ViolationKind::Ask.into());
         }
-        Err(Ended::Failed(Unasked::HangUp)) => return refused(Denied::Resources, Over::Gone),
-        Err(Ended::Socket(error)) => return refused(Denied::Resources, error.into()),
+        Ok(Err(Ended::Failed(Unasked::HangUp))) => return refused(Denied::Resources, Over::Gone),
+        Ok(Err(Ended::Socket(error))) => return refused(Denied::Resources, error.into()),
     };
-    if ask.sealed && !takes_sealed {
+    // What follows it may be there already.
+    context.keep_news();
+    if ask.sealed && !bridge.sealed {
         return refused(Denied::Sealed, Over::Stopped);
     }
     Ok(ask)

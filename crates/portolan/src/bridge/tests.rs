@@ -4,7 +4,6 @@ use super::connect::{Sought, agree, connect_over};
 use super::control_socket::ControlSocket;
 use super::follow::follow_over;
 use super::memory::ConnectionMemory;
-use super::side::Side;
 use super::*;
 use crate::channel::{ChannelOptions, ReadError, ReaderOptions};
 use crate::directory::{AcceptedConnection, OfferKind, connect_own};
@@ -14,12 +13,12 @@ use crate::{Access, Deadline, Domain, Message, Permissions, PortOptions, Receive
 use crate::{SendError, WhenFull};
 use portolan_abi::bridge::{Answer, Ask, Form, FrameHeader, Granted, control};
 use portolan_abi::slot::Kind;
-use portolan_sys::process::{EventFd, PidFd};
+use portolan_shm::byte_ring::{Reader, Writer};
+use portolan_sys::process::PidFd;
 use portolan_sys::shared::Window;
 use portolan_sys::socket;
 use portolan_testkit::until;
 use std::os::fd::AsFd;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -418,8 +417,54 @@ fn other_descriptors_than_a_pairs_are_refused() {
     }
 }
 
+/// An offering process's side, moved by a thread that waits.
+struct Raw {
+    memory: ConnectionMemory,
+    control: ControlSocket,
+    writer: Writer,
+    reader: Reader,
+}
+
+impl Raw {
+    fn new(memory: ConnectionMemory, socket: std::os::fd::OwnedFd) -> Self {
+        Self {
+            memory,
+            control: ControlSocket::new(Descriptor::new(socket), None, false),
+            writer: Writer::default(),
+            reader: Reader::default(),
+        }
+    }
+
+    /// Writes all of it, unless the other side goes.
+    fn write(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() && !self.control.is_gone() {
+            let passed = self.writer.push(&self.memory.ring(1), bytes).unwrap();
+            bytes = &bytes[passed.bytes..];
+            self.wait(passed.bytes, passed.wake);
+        }
+    }
+
+    fn read(&mut self, mut out: &mut [u8]) {
+        while !out.is_empty() {
+            let passed = self.reader.pull(&self.memory.ring(0), out).unwrap();
+            out = &mut out[passed.bytes..];
+            self.wait(passed.bytes, passed.wake);
+        }
+    }
+
+    fn wait(&mut self, bytes: usize, wakes: bool) {
+        if wakes {
+            self.control.wake_peer();
+        }
+        if bytes == 0 {
+            self.control.hear().unwrap();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
 /// Follows an offering process that grants messages of `most` bytes, and then writes these pieces.
-fn told(domain: &Domain, most: u64, pieces: &[&[u8]]) -> (Result<Followed, ConnectToError>, Side) {
+fn told(domain: &Domain, most: u64, pieces: &[&[u8]]) -> (Result<Followed, ConnectToError>, Raw) {
     let (theirs, ours) = socket::pair().unwrap();
     let granted = Granted {
         synchronous: false,
@@ -431,14 +476,9 @@ fn told(domain: &Domain, most: u64, pieces: &[&[u8]]) -> (Result<Followed, Conne
     let answer = Answer::Granted(granted).encode();
     let own = PidFd::open(std::process::id()).unwrap();
     socket::send(&ours, &answer, &[shared.as_fd(), own.as_fd()]).unwrap();
-    let stop = Arc::new(EventFd::new().unwrap());
-    let mut side = Side::server(
-        shared,
-        ControlSocket::new(Descriptor::new(ours), None, false),
-        stop,
-    );
+    let mut side = Raw::new(shared, ours);
     for piece in pieces {
-        side.write(piece).unwrap();
+        side.write(piece);
     }
     let connection = Descriptor::new(theirs);
     let options = ConnectOptions::default().deadline(Deadline::after(Duration::from_secs(3)));
@@ -519,10 +559,10 @@ fn an_ingress_that_announces_an_impossible_channel_is_believed_in_nothing_more()
             .channel()
             .bind_reader(ReaderOptions::default())
             .unwrap();
-        side.write(&good).unwrap();
-        side.write(b"yes").unwrap();
-        side.write(&bad).unwrap();
-        side.write(b"bad").unwrap();
+        side.write(&good);
+        side.write(b"yes");
+        side.write(&bad);
+        side.write(b"bad");
         // What was right before it has come, and then no more.
         assert_eq!(*reader.receive(long()).unwrap(), *b"yes");
         let skipped = Skipped {
@@ -565,20 +605,15 @@ fn an_answer_of_many_small_extents_takes_no_more_than_is_allowed() {
     .unwrap();
     let asked = socket::receive(&ours, &mut [0; Ask::BYTES], 0).unwrap();
     assert_eq!(asked.len, Ask::BYTES);
-    let stop = Arc::new(EventFd::new().unwrap());
-    let mut server = Side::server(
-        shared,
-        ControlSocket::new(Descriptor::new(ours), None, false),
-        stop,
-    );
+    let mut server = Raw::new(shared, ours);
     let mut answers = |extents: usize| {
         let pending = right
             .begin_request(Message::new(b"how many?").unwrap(), WhenFull::Fail)
             .unwrap();
         let mut request = [0; FrameHeader::BYTES];
-        server.read(&mut request).unwrap();
+        server.read(&mut request);
         let request = FrameHeader::decode(&request).unwrap();
-        server.read(&mut vec![0; request.rest()]).unwrap();
+        server.read(&mut vec![0; request.rest()]);
         let frame = FrameHeader {
             extents,
             tag: request.tag,
@@ -586,9 +621,9 @@ fn an_answer_of_many_small_extents_takes_no_more_than_is_allowed() {
         };
         let mut preamble = frame.encode().to_vec();
         (0..extents).for_each(|_| preamble.extend(1_u64.to_le_bytes()));
-        server.write(&preamble).unwrap();
+        server.write(&preamble);
         // The client may be gone by then.
-        let _ = (0..extents).try_for_each(|_| server.write(b"x"));
+        (0..extents).for_each(|_| server.write(b"x"));
         pending
     };
     // As many as may be: a page for each, and one for the list of them.

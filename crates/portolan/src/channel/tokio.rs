@@ -153,7 +153,7 @@ impl Writer {
 
     /// Arms the bell, unless there is room.
     fn ring_later(&mut self, units: u64, bell: &mut Option<Bell>) -> Result<bool, NoDescriptor> {
-        let Some(value) = self.announce_waiting(units) else {
+        let Some(value) = self.announce(units) else {
             return Ok(false);
         };
         Bell::of(bell)?.arm(self.room(), value)?;

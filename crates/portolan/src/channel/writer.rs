@@ -415,6 +415,17 @@ impl Writer {
         }
     }
 
+    /// As [`portolan_shm::channel::Channel::will_take_back`].
+    pub(crate) fn will_take_back(&self, position: u64) {
+        self.ring.channel().will_take_back(&self.pen, position);
+    }
+
+    /// Takes a message of one unit back ([`portolan_shm::channel::Channel::take_back`]). Not on a
+    /// channel of many writers.
+    pub(crate) fn take_back(&self, position: u64, word: u64) {
+        self.ring.channel().take_back(&self.pen, position, word);
+    }
+
     /// The position that is written next; of many writers, about.
     pub fn position(&self) -> u64 {
         self.pen.position()
@@ -502,7 +513,7 @@ impl Writer {
 
     /// Says that it waits for `units` units: the value of [`Self::room`] until there may be
     /// room, unless there is.
-    fn announce(&mut self, units: u64) -> Option<u32> {
+    pub(crate) fn announce(&mut self, units: u64) -> Option<u32> {
         let channel = self.ring.channel();
         let bell = channel.wait_for_room(&mut self.pen, units)?;
         if channel.signal_now(&mut self.pen) == Finished::Wake {
@@ -511,14 +522,13 @@ impl Writer {
         Some(bell)
     }
 
-    #[cfg(feature = "tokio")]
-    pub(super) fn announce_waiting(&mut self, units: u64) -> Option<u32> {
-        self.announce(units)
+    /// Whether there is room for so many units.
+    pub(crate) fn has_room(&mut self, units: u64) -> bool {
+        self.ring.channel().room_for(&mut self.pen, units).is_none()
     }
 
     /// The word that changes when a reader has made room.
-    #[cfg(feature = "tokio")]
-    pub(super) fn room(&self) -> &std::sync::atomic::AtomicU32 {
+    pub(crate) fn room(&self) -> &std::sync::atomic::AtomicU32 {
         &self.ring.channel().head().room.room
     }
 

@@ -342,7 +342,7 @@ fn open(
         copied: options.copied,
         replies: options.replies,
         shared: false,
-        reissuing: false,
+        kept: false,
         spanned: options.spanned,
         generation,
         proxied: false,

@@ -5,6 +5,7 @@ use super::message::{Message, from_monotonic_nanos, monotonic_nanos};
 use super::request::ReplyPorts;
 use super::rights::is_live;
 use super::send::SendError;
+use super::watches::tell_reach;
 use super::{BindError, ReceiveError, ReceiveRight, Request, Right, SendRight};
 use crate::Deadline;
 use crate::space::region::Attached;
@@ -107,6 +108,8 @@ impl ReceiveRight {
         if silent_since.is_some() {
             entry.set_proxied(port, Proxied::Unreachable);
         }
+        mark!("proxy.reach");
+        tell_reach(&self.at().member, port);
     }
 
     /// The next that comes, of any kind, waiting for it: a message, a request, a notice, or what has
@@ -117,9 +120,17 @@ impl ReceiveRight {
         Ok((origin.kind(), self.request_of(origin, message)))
     }
 
+    /// Whether it takes requests.
+    pub(crate) fn is_synchronous(&self) -> bool {
+        // Relaxed: it never changes.
+        let status = &self.at().queue().port.control.status;
+        PortStatus::unpack(status.load(Ordering::Relaxed)).synchronous
+    }
+
     /// Has it say so no more.
     pub(crate) fn proxy_no_more(&self) {
         let at = self.at();
         at.queue().port.set_proxied(at.port, Proxied::No);
+        tell_reach(&at.member, at.port);
     }
 }

@@ -105,6 +105,17 @@ pub enum Notice {
         /// What the watcher gave to recognise it by.
         token: u64,
     },
+    /// A port whose reach is watched ([`SendRight::watch_reach`](crate::SendRight::watch_reach)) is on
+    /// another node, which is silent.
+    Unreachable {
+        /// What the watcher gave to recognise it by.
+        token: u64,
+    },
+    /// Its node is there again, and nothing was lost.
+    Reachable {
+        /// What the watcher gave to recognise it by.
+        token: u64,
+    },
 }
 
 /// Why something was not put into a message. But for want of memory it is the caller's: a message

@@ -9,6 +9,8 @@ mod bind;
 pub(crate) mod close;
 mod elsewhere;
 pub(crate) mod entry;
+mod flush;
+pub(crate) mod kept;
 pub(crate) mod message;
 mod names;
 mod prepare;

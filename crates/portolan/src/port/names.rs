@@ -16,18 +16,31 @@ use portolan_shm::region::read_text;
 use portolan_sys::futex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 /// Why a name did not lead to a port.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// The state's: no space has bound a port of this name (yet).
-    #[error(
-        "no port named {name:?} in this domain: start the program that binds it, or wait longer"
-    )]
+    /// The state's: no space has bound a port of this name (yet); of one on another node: or that
+    /// node lets none of this name out.
+    #[error("{}", no_such_port(.name))]
     NoSuchPort {
         /// The name.
         name: String,
+    },
+    /// The peer's: the node that was named is silent. It may come back.
+    #[error(
+        "no port named {name:?} could be asked for: node {node:?} has been silent for {:.1} s; wait longer, or look at that machine and at the network (`portolan node status`)",
+        .since.elapsed().as_secs_f64()
+    )]
+    Unreachable {
+        /// The name.
+        name: String,
+        /// The node.
+        node: String,
+        /// Since when it is silent.
+        since: Instant,
     },
     /// The caller's: no port can have this name, so waiting for one would be in vain.
     #[error(
@@ -78,6 +91,19 @@ pub enum ConnectError {
     /// See [`Disowned`].
     #[error(transparent)]
     Disowned(#[from] Disowned),
+}
+
+/// That there is no port of this name, and what to do. Whether a node has one that it does not let
+/// out, it tells nobody.
+fn no_such_port(name: &str) -> String {
+    match name.split_once('@') {
+        Some((port, node)) => format!(
+            "node {node:?} lets out no port named {port:?}: the program that binds it asks for `.spanned()`, the command for `--spanned`; start it, or wait longer"
+        ),
+        None => format!(
+            "no port named {name:?} in this domain: start the program that binds it, or wait longer; a port on another machine is found if it is bound `.spanned()` (the command: `--spanned`)"
+        ),
+    }
 }
 
 /// A send right on the port of this name, waiting until there is one.

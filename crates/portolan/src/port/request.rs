@@ -21,7 +21,7 @@ use portolan_abi::name::is_name;
 use portolan_abi::port::{PortName, RightKind, RightWord, TAG_MASK, event};
 use portolan_abi::slot::Kind;
 use portolan_shm::mark;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -36,7 +36,7 @@ pub(crate) struct ReplyPorts {
     node: Option<Box<str>>,
 }
 
-struct ReplyPort {
+pub(super) struct ReplyPort {
     port: ReceiveRight,
     tag: u32,
 }
@@ -85,8 +85,11 @@ pub enum RequestError {
     /// The peer's: the server dropped the request unanswered.
     #[error("the server dropped the request unanswered")]
     Dropped,
-    /// The peer's: the server died, or closed its port, before it answered.
-    #[error("the server died, or closed its port, before it answered")]
+    /// The peer's: the server died, or closed its port, before it answered; or one of the two nodes
+    /// between stopped to span the domain.
+    #[error(
+        "the server died, or closed its port, or its node stopped to span the domain, before it answered"
+    )]
     ServerDead,
     /// The peer's: its node was given up before an answer came, for it was silent for too long, or
     /// was started anew.
@@ -207,13 +210,7 @@ impl SendRight {
                 ));
             }
         };
-        // Never 0, which is the tag of a send-once right that answers nothing.
-        port.tag = port.tag % TAG_MASK + 1;
-        let reply = RightWord {
-            kind: RightKind::SendOnce,
-            port: port.port.at().port,
-            tag: port.tag,
-        };
+        let reply = port.next_right();
         mark!("request.before_post");
         let drops = matches!(when_full, WhenFull::Drop);
         let when_full = if drops { WhenFull::Fail } else { when_full };
@@ -253,6 +250,18 @@ impl SendRight {
 }
 
 impl ReplyPort {
+    /// The right to answer the next request.
+    #[inline(always)]
+    pub(super) fn next_right(&mut self) -> RightWord {
+        // Never 0, which is the tag of a send-once right that answers nothing.
+        self.tag = self.tag % TAG_MASK + 1;
+        RightWord {
+            kind: RightKind::SendOnce,
+            port: self.port.at().port,
+            tag: self.tag,
+        }
+    }
+
     /// Waits for the answer to the last request.
     fn wait(&mut self, access: Access, deadline: Deadline) -> Result<Message, RequestError> {
         let mut message = Message::default();
@@ -262,7 +271,7 @@ impl ReplyPort {
 
     /// Waits for the answer to the last request, in `message`, which is empty.
     #[inline]
-    fn wait_in(
+    pub(super) fn wait_in(
         &mut self,
         message: &mut Message,
         access: Access,
@@ -416,6 +425,27 @@ impl PendingReply {
             }
         }
         self.answer.is_some() || self.due.has_passed()
+    }
+
+    /// Arms it: the word that changes when the answer comes, and its value; `None` if it may be
+    /// there.
+    pub(crate) fn arm(&mut self) -> Option<(&AtomicU32, u32)> {
+        self.port.as_mut()?.port.settle();
+        let port = &mut self.port.as_mut()?.port;
+        // SeqCst: before the marks are set, as in `ReceiveRight::sleep`.
+        let seen = port.at().queue().port.sleep.doorbell.load(Ordering::SeqCst);
+        if !port.arm() {
+            port.disarm();
+            return None;
+        }
+        Some((&port.at().queue().port.sleep.doorbell, seen))
+    }
+
+    /// Is armed no more.
+    pub(crate) fn disarm(&mut self) {
+        if let Some(port) = &mut self.port {
+            port.port.disarm();
+        }
     }
 
     /// Where the answer will come in.
@@ -644,7 +674,7 @@ impl ReplyPorts {
     }
 
     #[inline]
-    fn take(&self, member: &Arc<Member>) -> Result<Box<ReplyPort>, BindError> {
+    pub(super) fn take(&self, member: &Arc<Member>) -> Result<Box<ReplyPort>, BindError> {
         match self.at_hand.take() {
             Some(port) => Ok(port),
             None => self.take_other(member),
@@ -672,7 +702,7 @@ impl ReplyPorts {
     }
 
     #[inline]
-    fn put(&self, port: Box<ReplyPort>) {
+    pub(super) fn put(&self, port: Box<ReplyPort>) {
         if let Some(other) = self.at_hand.swap(Some(port)) {
             self.put_other(other);
         }

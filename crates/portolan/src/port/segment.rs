@@ -1,6 +1,6 @@
 //! A segment is memory that several spaces map at once.
 
-use crate::port::shared_entries::{self, Memory};
+use crate::port::shared_entries::{self, Memory, Sharing};
 use crate::port::{BindError, ConnectError, SendError, SendRight};
 use crate::space::region::MappedChannel;
 use crate::{Deadline, Domain};
@@ -62,7 +62,8 @@ impl Domain {
         let mut extent = self.allocate(whole.max(PAGE))?;
         extent.fill(0);
         fill(&mut extent);
-        let right = shared_entries::make(self.member(), name, extent, false).map_err(|e| e.0)?;
+        let made = shared_entries::make(self.member(), name, extent, Sharing::Written);
+        let right = made.map_err(|(error, _)| error)?;
         Segment::attach(right).ok_or(BindError::Unsent(SendError::DeadName))
     }
 
@@ -119,16 +120,10 @@ impl Segment {
         MappedChannel::open(&self.right().to.member, self.page, self.len)
     }
 
-    /// As [`Self::bytes`], to write: of one that was just made, or reissued, so that no other space
-    /// else has a right on it.
+    /// As [`Self::bytes`], to write: of one that is kept ([`super::kept::Kept`]).
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         let (page, len) = (self.page, self.len);
         self.right().to.member.region.bytes_mut(page, len)
-    }
-
-    /// See [`shared_entries::reissue`].
-    pub(crate) fn reissue(&mut self) -> bool {
-        self.right.as_mut().is_some_and(shared_entries::reissue)
     }
 
     #[inline]

@@ -11,7 +11,8 @@
 //! ```
 //!
 //! One process may close a segment while another makes a right on it from its name.
-//! [`portolan_shm::rights`] decides which of the two comes first (G1, G2).
+//! [`portolan_shm::rights`] decides which of the two comes first (G1, G2). A segment that its maker
+//! keeps is closed by none before its maker lets go of it, or has died (G3).
 
 use super::bind::bind;
 use super::rights::{SendRight, drop_counted, held, is_unused};
@@ -27,7 +28,9 @@ use portolan_shm::channel::Channel;
 use portolan_shm::mark;
 use portolan_shm::queue::{Queue, Spot};
 use portolan_shm::region::write_text;
-use portolan_shm::rights::{Mark, Purpose, is_segment, joins_in_time, may_be_joined};
+use portolan_shm::rights::{
+    self, Joined, Mark, is_left_to_keeper, is_segment, joins_in_time, may_be_joined,
+};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
@@ -42,8 +45,18 @@ pub(crate) struct Memory {
     pub(crate) frozen: bool,
 }
 
-/// Makes an extent a segment, and gives this process the first right on it. From now on every
-/// process may only read a frozen segment.
+/// Who writes a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sharing {
+    /// Every process with a right on it.
+    Written,
+    /// No process any more.
+    Frozen,
+    /// The process that makes it and keeps it, while it is alone with it. To all others it is frozen.
+    Kept,
+}
+
+/// Makes an extent a segment, and gives this process the first right on it.
 ///
 /// # Errors
 ///
@@ -52,18 +65,24 @@ pub(crate) fn make(
     member: &Arc<Member>,
     name: Option<&str>,
     extent: Extent,
-    frozen: bool,
+    sharing: Sharing,
 ) -> Result<SendRight, (BindError, Option<Extent>)> {
+    let header = match sharing {
+        Sharing::Written => &[],
+        Sharing::Frozen | Sharing::Kept => FROZEN,
+    };
     // Cannot fail: a message holds so short a header, and one extent at least.
-    let mut message = Message::new(if frozen { FROZEN } else { &[] }).unwrap_or_default();
+    let mut message = Message::new(header).unwrap_or_default();
     drop(message.push(extent));
-    make_of(member, name, &mut message).map_err(|error| (error, message.remove(0)))
+    let kept = sharing == Sharing::Kept;
+    make_of(member, name, &mut message, kept).map_err(|error| (error, message.remove(0)))
 }
 
 fn make_of(
     member: &Arc<Member>,
     name: Option<&str>,
     message: &mut Message,
+    kept: bool,
 ) -> Result<SendRight, BindError> {
     if let Some(name) = name {
         names::check(member, name)?;
@@ -84,7 +103,8 @@ fn make_of(
     let was = PortStatus::unpack(status.load(Ordering::Acquire));
     let shared = PortStatus {
         shared: true,
-        owner: 0,
+        kept,
+        owner: if kept { member.space } else { 0 },
         ..was
     };
     // The line of no return. Release: all of it comes before any space finds it.
@@ -105,13 +125,16 @@ pub(crate) fn connect(
 ) -> Result<SendRight, ConnectError> {
     names::wait_for(member, name, deadline, |port, shared| {
         let attached = shared.then(|| Attached::new(member, port))??;
-        join(attached)
+        join(attached).map(|(right, _)| right)
     })
 }
 
-/// A right on a segment whose name another process told us; `None` if the segment is gone or was
-/// reissued.
-pub(crate) fn join_told(member: &Arc<Member>, port: PortName) -> Option<SendRight> {
+/// A right on a segment whose name another process told us, and the space that keeps it; `None` if
+/// the segment is gone.
+///
+/// A kept segment's bytes may be its keeper's to write until the caller has found that it came in
+/// time, which only those know who told the name.
+pub(crate) fn join_told(member: &Arc<Member>, port: PortName) -> Option<(SendRight, Joined)> {
     member.rights().will_change(port);
     let to = Attached::new(member, port)?;
     if !is_segment(to.queue().port, port) {
@@ -120,52 +143,32 @@ pub(crate) fn join_told(member: &Arc<Member>, port: PortName) -> Option<SendRigh
     join(to)
 }
 
-/// Gives a segment on which no other process has a right a new name, so that processes with the old
-/// name come too late; `false` if another process has a right, or the segment is gone.
-///
-/// Only the thread that made the segment may call this, and no right on the segment may travel in
-/// a message: this does not count those.
-pub(crate) fn reissue(right: &mut SendRight) -> bool {
+/// Whether this right on a segment is the only one. None of the others may travel in a message: this
+/// does not count those.
+pub(crate) fn is_only(right: &SendRight) -> bool {
     let (member, port) = (&right.to.member, right.to.port);
-    // A hint: most of those that are still in use are found without a mark.
-    if held(member, port) != 1 {
-        return false;
+    member.present().is_ok() && held(member, port) == 1
+}
+
+/// This process keeps the segment no more. Before it drops this right on it.
+pub(crate) fn let_go(right: &SendRight) {
+    let member = &right.to.member;
+    if member.present().is_ok() {
+        rights::let_go(right.to.queue().port, right.to.port, member.space);
+        mark!("segment.let_go");
     }
-    let entry = right.to.queue().port;
-    let Some(mark) = Mark::set(entry, port, member.space, Purpose::Rename) else {
-        return false;
-    };
-    if held(member, port) != 1 {
-        mark.take_back();
-        return false;
-    }
-    let Some(generation) = mark.rename() else {
-        return false;
-    };
-    let reissued = PortName { generation, ..port };
-    mark!("segment.reissuing");
-    // Under its new name it has no right until we join it, as other processes join a segment
-    // that they find; our mark keeps it meanwhile (G3). Before the exchange our row would not have
-    // counted a name that nothing has.
-    member.rights().add_send(reissued);
-    mark!("segment.joining");
-    if joins_in_time(entry, reissued) {
-        right.to.port = reissued;
-        return true;
-    }
-    drop_counted(member, reissued);
-    false
 }
 
 /// A right out of nothing, unless the segment is being closed.
-fn join(to: Attached) -> Option<SendRight> {
+fn join(to: Attached) -> Option<(SendRight, Joined)> {
     let right = SendRight::make_counted(to);
     mark!("segment.joining");
-    joins_in_time(right.to.queue().port, right.to.port).then_some(right)
+    let joined = joins_in_time(right.to.queue().port, right.to.port)?;
+    Some((right, joined))
 }
 
 /// Does something with every channel that there is. For the host, which keeps each by a
-/// right of its own meanwhile. A segment that is given another name is a buffer, and no channel.
+/// right of its own meanwhile. A segment that is kept is a publisher's buffer, and no channel.
 pub(crate) fn for_each_channel(member: &Member, mut act: impl FnMut(u16, u64, &Channel<'_>)) {
     let tables = member.tables();
     for (index, entry) in tables.used_ports() {
@@ -176,7 +179,7 @@ pub(crate) fn for_each_channel(member: &Member, mut act: impl FnMut(u16, u64, &C
             continue;
         }
         member.rights().add_send(port);
-        if joins_in_time(entry, port)
+        if joins_in_time(entry, port).is_some()
             && let Some(memory) = tables.queue(index).and_then(|q| memory_of(member, &q))
             && !memory.frozen
             && let Ok(len) = usize::try_from(memory.extent.len)
@@ -196,8 +199,8 @@ pub(super) fn close_unused(member: &Member, port: PortName) {
     let Some(entry) = member.tables().ports.get(usize::from(port.index)) else {
         return;
     };
-    // Most often it is in use, and nothing is marked.
-    if !is_unused(member, port) {
+    // Most often it is in use, and nothing is marked; or it is its keeper's to close.
+    if is_left_to_keeper(entry, port) || !is_unused(member, port) {
         return;
     }
     // G2: one thread of this space. No thread waits, or is told of anything, under this lock.
@@ -205,7 +208,7 @@ pub(super) fn close_unused(member: &Member, port: PortName) {
         .closing
         .lock()
         .unwrap_or_else(PoisonError::into_inner);
-    let Some(mark) = Mark::set(entry, port, member.space, Purpose::Close) else {
+    let Some(mark) = Mark::set(entry, port, member.space) else {
         return;
     };
     mark!("segment.marked");

@@ -2,7 +2,7 @@
 
 use crate::port::BindError;
 use crate::port::segment::Segment;
-use crate::port::shared_entries;
+use crate::port::shared_entries::{self, Sharing};
 use crate::{Domain, Extent, Refused};
 use std::ops::Deref;
 
@@ -47,7 +47,7 @@ impl Domain {
         &self,
         extent: Extent,
     ) -> Result<SharedExtent, Refused<Option<Extent>, BindError>> {
-        let made = shared_entries::make(self.member(), None, extent, true);
+        let made = shared_entries::make(self.member(), None, extent, Sharing::Frozen);
         let right = made.map_err(|(error, extent)| Refused::new(extent, error))?;
         Segment::taken(right)
             .map(|(segment, _)| SharedExtent::of(segment))

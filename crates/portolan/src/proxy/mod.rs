@@ -24,6 +24,7 @@
 //! | send it to the port there | [`SendRight::send`], [`SendOnceRight::send`] |
 //! | ask the port there, and learn what became of that, of any number in one wait set | [`asks_for`], [`SendRight::begin_request`], [`Answered::take`] |
 //! | answer the client here | [`Answer::give`] |
+//! | tell a program that what it sent is in the port there ([`SendRight::flush`]) | [`Taken::Flush`] |
 //! | learn of room in full ports there | [`SendRight::room`] |
 //!
 //! All of them do without a thread for each port, request or peer: proxy ports, pending replies and
@@ -98,6 +99,9 @@ pub enum Taken {
     Message(Message),
     /// A request, and the right to answer it.
     Request(Message, Answer),
+    /// A program waits until all that it took before is in the port's queue
+    /// ([`SendRight::flush`]): any reply says so.
+    Flush(Answer),
     /// The one message of a send-once right on the port.
     Once(Message),
     /// A send-once right on the port has ended unused.
@@ -169,7 +173,10 @@ impl ProxyPort {
                 continue;
             }
             return Ok(match (kind, reply) {
-                (Kind::Request, Some(reply)) => Taken::Request(message, Answer(reply)),
+                (Kind::Request, Some(reply)) if self.port.is_synchronous() => {
+                    Taken::Request(message, Answer(reply))
+                }
+                (Kind::Request, Some(reply)) => Taken::Flush(Answer(reply)),
                 // A request without an answer right: none is sent so.
                 (Kind::Request | Kind::Message, _) => Taken::Message(message),
                 (Kind::Reply, _) => Taken::Once(message),

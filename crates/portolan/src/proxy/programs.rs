@@ -5,7 +5,8 @@
 //!
 //! `$PORTOLAN_NODE_SOCKET` if that is set, else `programs.sock` in the node's state directory. That is
 //! `$PORTOLAN_NODE_STATE` if set; of root `/var/lib/portolan-node`; of other users `portolan-node` in
-//! `$XDG_STATE_HOME` or in `~/.local/state`. Only absolute paths count.
+//! `$XDG_STATE_HOME` or in `~/.local/state`. A relative path in one of the first two names nothing,
+//! because it means another place for each process; the command of the node goes by the same.
 //!
 //! # What the node does
 //!
@@ -32,7 +33,7 @@ const SOCKET_VARIABLE: &str = "PORTOLAN_NODE_SOCKET";
 const STATE_VARIABLE: &str = "PORTOLAN_NODE_STATE";
 
 /// Where the state of this user's node lies, unless its command line says otherwise; `None` without a
-/// home directory.
+/// home directory, and if `PORTOLAN_NODE_STATE` is no absolute path.
 ///
 /// ```
 /// if let Some(state) = portolan::proxy::state_directory() {
@@ -69,8 +70,8 @@ fn absolute(variable: Variable<'_>, name: &str) -> Option<PathBuf> {
 }
 
 fn state_directory_by(variable: Variable<'_>, user: u32) -> Option<PathBuf> {
-    if let Some(state) = absolute(variable, STATE_VARIABLE) {
-        return Some(state);
+    if variable(STATE_VARIABLE).is_some() {
+        return absolute(variable, STATE_VARIABLE);
     }
     if user == 0 {
         return Some("/var/lib/portolan-node".into());
@@ -81,8 +82,8 @@ fn state_directory_by(variable: Variable<'_>, user: u32) -> Option<PathBuf> {
 }
 
 fn programs_socket_by(variable: Variable<'_>, user: u32, state: Option<&Path>) -> Option<PathBuf> {
-    if let Some(socket) = absolute(variable, SOCKET_VARIABLE) {
-        return Some(socket);
+    if variable(SOCKET_VARIABLE).is_some() {
+        return absolute(variable, SOCKET_VARIABLE);
     }
     let state = state.map(Path::to_owned);
     let state = state.or_else(|| state_directory_by(variable, user))?;
@@ -98,7 +99,9 @@ pub(crate) fn span(
     let begun = Instant::now();
     let Some(path) = programs_socket(None) else {
         return Err(JoinError::NoNode {
-            socket: format!("{SOCKET} (no home directory)"),
+            socket: format!(
+                "{SOCKET} (no home directory, or {STATE_VARIABLE} or {SOCKET_VARIABLE} is no absolute path)"
+            ),
         });
     };
     let address = Address::Path(path);
@@ -245,9 +248,15 @@ mod tests {
         let found = |from| programs_socket_by(&of(&all[from..]), 1000, given);
         assert_eq!(found(1), Some("/given/programs.sock".into()));
         assert_eq!(found(0), Some("/run/node.sock".into()));
-        // Relative paths mean another place for each process.
-        let relative = [("PORTOLAN_NODE_STATE", "state"), ("HOME", "home")];
-        assert_eq!(programs_socket_by(&of(&relative), 1000, None), None);
+        // A relative path means another place for each process: it does not lead to the default.
+        for relative in ["PORTOLAN_NODE_STATE", "PORTOLAN_NODE_SOCKET"] {
+            let set = [(relative, "state"), ("HOME", "/home/x")];
+            assert_eq!(programs_socket_by(&of(&set), 1000, None), None);
+        }
+        let set = [("XDG_STATE_HOME", "state"), ("HOME", "/home/x")];
+        let found = programs_socket_by(&of(&set), 1000, None);
+        let wanted = "/home/x/.local/state/portolan-node/programs.sock";
+        assert_eq!(found, Some(wanted.into()));
     }
 
     #[test]

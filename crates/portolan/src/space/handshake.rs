@@ -110,17 +110,6 @@ impl<R: Request> Awaited<R> {
         self.step(&room, came)
     }
 
-    /// Waits for the request.
-    pub(crate) fn wait(mut self, connection: impl AsFd) -> Result<R, NotAsked<R>> {
-        let mut room = vec![0; Answerer::<R, Instant>::ROOM];
-        loop {
-            let came = socket::receive_by(&connection, &mut room, 0, self.0.until());
-            if let Some(request) = self.step(&room, came.map(Some))? {
-                return Ok(request);
-            }
-        }
-    }
-
     fn step(
         &mut self,
         room: &[u8],

@@ -159,7 +159,7 @@ pub struct PortSurvey {
     pub generation: u32,
     /// Its name, if it has one.
     pub name: Option<String>,
-    /// The space that it is bound to; while it moves, the space that sent it.
+    /// The space that it is bound to; while it moves, the space that sent it. 0 of a segment.
     pub owner: u8,
     /// What it takes.
     pub kind: PortKind,
@@ -473,7 +473,8 @@ fn port(
         index,
         generation: status.generation,
         name: Some(read_text(&entry.name.words)).filter(|name| !name.is_empty()),
-        owner: status.owner,
+        // Of a segment it names who closes it, or keeps it.
+        owner: if status.shared { 0 } else { status.owner },
         kind: match status {
             PortStatus { shared: true, .. } => PortKind::Segment,
             PortStatus { replies: true, .. } => PortKind::Replies,

@@ -7,6 +7,9 @@
 //!                      | importers write      | writes land, or not, and the importers learn which
 //! ```
 //!
+//! An update has *landed* when it is in the exporter's memory, so it is still there after the
+//! export's end.
+//!
 //! # Invariants
 //!
 //! - **X1** An update after which its importer saw *open* has landed. The importer stores, then

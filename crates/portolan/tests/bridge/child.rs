@@ -254,7 +254,7 @@ impl State {
                 self.writer.as_mut().unwrap().write(&bytes, long())?;
                 Ok("written".to_owned())
             }
-            // How often the threads of its connections have gone to sleep.
+            // How often the thread of its connections has gone to sleep.
             ["sleeps"] => Ok(sleeps()?.to_string()),
             _ => Err(format!("what is {words:?}?").into()),
         }
@@ -283,10 +283,7 @@ fn sleeps() -> Result<u64, Box<dyn std::error::Error>> {
     for task in std::fs::read_dir("/proc/self/task")? {
         let task = task?.path();
         let name = std::fs::read_to_string(task.join("comm"))?;
-        if !["portolan-egress", "portolan-ingress"]
-            .iter()
-            .any(|of| of.starts_with(name.trim()))
-        {
+        if name.trim() != "portolan-bridge" {
             continue;
         }
         let status = std::fs::read_to_string(task.join("status"))?;

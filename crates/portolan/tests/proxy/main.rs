@@ -4,6 +4,7 @@
 mod across;
 mod beside;
 mod deaths;
+mod reach;
 mod refused;
 mod taken;
 

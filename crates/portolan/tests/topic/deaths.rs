@@ -55,11 +55,11 @@ fn domain(what: &str, mark: &str, protection: Protection) -> (Domain, std::proce
 #[test]
 fn a_publisher_dies_at_whatever_step() {
     let all = [
-        ("segment.reissuing", Protection::Trusted),
+        ("topic.taken_back", Protection::Trusted),
         ("channel.begun", Protection::Trusted),
         ("channel.filled", Protection::Trusted),
         ("channel.advanced", Protection::Trusted),
-        ("segment.reissuing", Protection::Guarded),
+        ("topic.taken_back", Protection::Guarded),
         ("channel.published", Protection::Guarded),
     ];
     for (mark, protection) in all {
@@ -101,6 +101,7 @@ fn a_publisher_dies_at_whatever_step() {
 fn a_subscriber_dies_at_whatever_step() {
     let all = [
         ("segment.joining", Protection::Trusted),
+        ("topic.joined", Protection::Trusted),
         ("channel.copied", Protection::Trusted),
         ("channel.armed", Protection::Trusted),
         ("segment.joining", Protection::Guarded),

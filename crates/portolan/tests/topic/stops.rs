@@ -54,7 +54,7 @@ fn publish(name: &str) {
         publisher.publish(&sample).unwrap();
     }
     let buffers = publisher.buffers();
-    portolan_testkit::stop_once_at("segment.reissuing", portolan_shm::mark::install);
+    portolan_testkit::stop_once_at("topic.taken_back", portolan_shm::mark::install);
     for _ in 0..30 {
         publisher.publish(&sample).unwrap();
     }

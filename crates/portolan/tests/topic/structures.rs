@@ -3,7 +3,7 @@
 use crate::{PATIENCE, options, until, used};
 use portolan::channel::{PublishError, Publisher, ReaderOptions, Since, SubscribeError};
 use portolan::structure::{List, Map, NoRoom, RootError, Structure, Text, Tree};
-use portolan::{Deadline, Domain, Handover, Message, Protection};
+use portolan::{Deadline, Domain, Handover, Message, Protection, SegmentKind};
 
 #[derive(Handover)]
 pub(crate) struct Atlas<'a> {
@@ -217,6 +217,15 @@ fn what_is_no_sample_comes_back() {
     assert_eq!((*sample.root().unwrap(), sample.position()), (7, 0));
 }
 
+/// The generations and numbers of all segments that are only read.
+fn shared_extents(domain: &Domain) -> Vec<(u32, u16)> {
+    let segments = domain.survey().unwrap().segments;
+    let shared = segments
+        .iter()
+        .filter(|s| s.kind == SegmentKind::SharedExtent);
+    shared.map(|s| (s.generation, s.index)).collect()
+}
+
 #[test]
 fn notes_that_lead_elsewhere_are_missed_and_other_structures_are_an_error() {
     let domain = Domain::private().unwrap();
@@ -250,12 +259,23 @@ fn notes_that_lead_elsewhere_are_missed_and_other_structures_are_an_error() {
     let mut later = atlas.clone();
     later[8] = later[8].wrapping_add(1);
     let twice = [&atlas[..16], &atlas[8..16]].concat();
+    // By a structure's note.
+    let as_arena = |generation: [u8; 4], index: [u8; 2]| {
+        let tag = [2, 0, 0, 0, 0, 0, 0, 0];
+        [&tag[..], &generation, &index, &[0; 2]].concat()
+    };
+    // A buffer that its publisher writes again: whatever it holds, it is no structure's.
+    let picture_as_arena = {
+        let (generation, index) = picture[16..22].split_at(4);
+        as_arena(generation.try_into().unwrap(), index.try_into().unwrap())
+    };
     let missed = [
         &b""[..],
         &[2, 0, 0, 0, 0, 0, 0, 0],
         &later,
         &atlas[..15],
         &picture,
+        &picture_as_arena,
         &[9; 16],
         // Gone with its publisher.
         &number,
@@ -268,13 +288,16 @@ fn notes_that_lead_elsewhere_are_missed_and_other_structures_are_an_error() {
         matches!(nothing, Err(SubscribeError::TimedOut)),
         "{nothing:?}"
     );
-    // A picture's buffer, by a structure's note, is no arena; and one buffer of several is torn.
-    let mut as_arena = vec![2, 0, 0, 0, 0, 0, 0, 0];
-    as_arena.extend(&picture[16..22]);
-    as_arena.extend([0; 2]);
+    // What is shared and no arena; and one buffer of several is torn.
+    let before = shared_extents(&domain);
+    let extent = domain.allocate(70_000).unwrap();
+    let _shared = domain.share_extent(extent).unwrap();
+    let after = shared_extents(&domain).into_iter();
+    let (generation, index) = after.into_iter().find(|one| !before.contains(one)).unwrap();
+    let bytes_as_arena = as_arena(generation.to_le_bytes(), index.to_le_bytes());
     let swapped = [&large[..8], &large[16..24], &large[8..16]].concat();
     for (note, torn) in [
-        (&as_arena, true),
+        (&bytes_as_arena, true),
         (&large[..16].to_vec(), true),
         (&swapped, true),
         // More than there is of it does no harm.
@@ -305,7 +328,7 @@ fn notes_that_lead_elsewhere_are_missed_and_other_structures_are_an_error() {
         .publish(Structure::build(&domain, |_| Ok(4)).unwrap())
         .unwrap();
     let honest = subscriber.receive(Deadline::NOW).unwrap();
-    assert_eq!((*honest.root().unwrap(), honest.missed()), (4, 7));
+    assert_eq!((*honest.root().unwrap(), honest.missed()), (4, 8));
     let other = domain.subscriber::<Atlases>("n", options()).unwrap_err();
     assert!(other.to_string().contains("another type"), "{other}");
 }

@@ -7,7 +7,7 @@
 use super::types::Authenticated;
 use crate::Time;
 use portolan_abi::node::{
-    AssociationId, Bye, ByeReason, Hello, NodeId, Ping, Record, RecordFlags, Sent,
+    AssociationId, Bye, ByeReason, Hello, Member, NodeId, Ping, Record, RecordFlags, Sent,
 };
 
 /// One connection.
@@ -32,6 +32,10 @@ pub(super) struct Connection {
     /// It asks for a certificate with this, and answers with that.
     pub(super) renew: Option<Vec<u8>>,
     pub(super) renewed: Option<Vec<u8>>,
+    /// So many of the node's statements were said on it.
+    pub(super) stated: usize,
+    /// It says which members the node knows.
+    pub(super) tell: bool,
     /// It says this, and then nothing.
     pub(super) bye: Option<ByeReason>,
     is_bye_sent: bool,
@@ -52,13 +56,19 @@ impl Connection {
             ping: false,
             renew: None,
             renewed: None,
+            stated: 0,
+            tell: false,
             bye: None,
             is_bye_sent: false,
         }
     }
 
     /// What the connection itself says, before all that it carries.
-    pub(super) fn next_record(&mut self, now: Time) -> Option<Vec<u8>> {
+    pub(super) fn next_record(
+        &mut self,
+        now: Time,
+        members: &[(NodeId, String)],
+    ) -> Option<Vec<u8>> {
         let sent = Sent::default();
         if !std::mem::replace(&mut self.is_hello_sent, true) {
             return Some(Record::Hello(self.hello.clone()).with(sent));
@@ -92,7 +102,26 @@ impl Connection {
         {
             return Some(Record::Renewed(&certificate).with(sent));
         }
+        if self.met && std::mem::take(&mut self.tell) {
+            let members = members.iter().map(|(node, address)| Member {
+                node: *node,
+                address,
+            });
+            return Some(Record::Members(members.collect()).with(sent));
+        }
         None
+    }
+
+    /// The next of the node's statements that was not said on it.
+    pub(super) fn next_statement(&mut self, all: &[Vec<u8>]) -> Option<Vec<u8>> {
+        let statement = all.get(self.stated).filter(|_| self.carries())?;
+        self.stated += 1;
+        // A build that does not know them goes on without.
+        let sent = Sent {
+            flags: RecordFlags::OPTIONAL,
+            ..Sent::default()
+        };
+        Some(Record::Statement(statement).with(sent))
     }
 
     /// It carries what an association says.

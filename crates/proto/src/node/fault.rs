@@ -31,11 +31,13 @@ pub enum Fault {
     KeepsAnswers,
     /// A flow that runs empty does not say so.
     KeepsCredit,
+    /// Transfers of one flow take turns.
+    MixesTransfers,
 }
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::DeliversTwice,
         Self::DeliversAhead,
         Self::AcknowledgesRefused,
@@ -49,6 +51,7 @@ impl Fault {
         Self::BelievesFlows,
         Self::KeepsAnswers,
         Self::KeepsCredit,
+        Self::MixesTransfers,
     ];
 }
 

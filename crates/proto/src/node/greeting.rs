@@ -10,7 +10,7 @@ use crate::Time;
 use core::time::Duration;
 use portolan_abi::node::{
     ANSWERS, ByeReason, CONTROL, Hello, HelloBody, MAX_CERTIFICATE, MAX_FLOWS, MAX_KNOWN,
-    MAX_TRANSFERS, NodeId, Record, RecordFlags, RecordKind, WIRE,
+    MAX_STATEMENT, MAX_TRANSFERS, NodeId, Record, RecordFlags, RecordKind, WIRE,
 };
 
 impl<P: Clone> Node<P> {
@@ -214,6 +214,21 @@ impl<P: Clone> Node<P> {
                 }
                 Ok(())
             }
+            Some(Record::Statement(statement)) => {
+                let statement = statement.to_vec();
+                if let Some(peer) = self.carries_for(id) {
+                    self.events.push_back(Event::Stated { peer, statement });
+                }
+                Ok(())
+            }
+            Some(Record::Members(members)) => {
+                let members = members.iter();
+                let members = members.map(|it| (it.node, it.address.to_owned())).collect();
+                if let Some(peer) = self.carries_for(id) {
+                    self.events.push_back(Event::Members { peer, members });
+                }
+                Ok(())
+            }
             Some(Record::Resumed) => {
                 self.carried(now, id, |association, _| association.resumed());
                 let node = self.connections.get_mut(&id).map(|connection| {
@@ -267,6 +282,24 @@ impl<P: Clone> Node<P> {
             && let Some(connection) = self.carrying(peer)
         {
             connection.renewed = Some(certificate.to_vec());
+        }
+    }
+
+    /// Says this to each peer, on each connection that there is or will be, behind what was said
+    /// before: [`super::Event::Stated`] there. This node checks no signature.
+    pub fn state(&mut self, statement: &[u8]) {
+        if statement.len() <= MAX_STATEMENT {
+            self.statements.push(statement.to_vec());
+        }
+    }
+
+    /// Tells all peers, and all that come, which members there are and where they are reached: this
+    /// node too. [`Event::Members`] says the same of a peer.
+    pub fn set_members(&mut self, members: Vec<(NodeId, String)>) {
+        if self.members != members {
+            self.members = members;
+            let all = self.connections.values_mut();
+            all.for_each(|connection| connection.tell = true);
         }
     }
 
@@ -348,6 +381,7 @@ impl<P: Clone> Node<P> {
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.met = true;
             connection.resuming = true;
+            connection.tell = !self.members.is_empty();
         }
         Ok(())
     }
@@ -557,6 +591,8 @@ fn carried_record<P: Clone>(
         | Record::Ping(_)
         | Record::Bye(_)
         | Record::Renew(_)
-        | Record::Renewed(_) => Ok(()),
+        | Record::Renewed(_)
+        | Record::Statement(_)
+        | Record::Members(_) => Ok(()),
     }
 }

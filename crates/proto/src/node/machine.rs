@@ -48,8 +48,12 @@ pub struct Node<P> {
     pub(super) events: VecDeque<Event<P>>,
     pub(super) served: BTreeSet<PortKey>,
     pub(super) granted: BTreeSet<DomainKey>,
+    /// Members that it tells its peers of, and where they are reached.
+    pub(super) members: Vec<(NodeId, String)>,
     /// Peers that are refused.
     pub(super) forgotten: BTreeSet<NodeId>,
+    /// What the cluster's authority has stated: said on each connection, from the first on.
+    pub(super) statements: Vec<Vec<u8>>,
     pub(super) last_proposal: u64,
     pub(super) last_association: u64,
     /// The wall clock, and when it was read.
@@ -87,7 +91,9 @@ impl<P: Clone> Node<P> {
             events: VecDeque::new(),
             served: BTreeSet::new(),
             granted: BTreeSet::new(),
+            members: Vec::new(),
             forgotten: BTreeSet::new(),
+            statements: Vec::new(),
             // Of no earlier incarnation.
             last_proposal: settings.incarnation << 32,
             last_association: 0,
@@ -328,7 +334,8 @@ impl<P: Clone> Node<P> {
     /// The next record to write on a connection.
     pub fn poll_record(&mut self, now: Time, id: ConnectionId) -> Option<OutRecord<P>> {
         let connection = self.connections.get_mut(&id)?;
-        let own = connection.next_record(now);
+        let own = connection.next_record(now, &self.members);
+        let own = own.or_else(|| connection.next_statement(&self.statements));
         let record = match own {
             Some(bytes) => Some(bytes),
             None if connection.carries() => {

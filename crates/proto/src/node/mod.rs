@@ -58,6 +58,8 @@
 //!   lent reaches no port.
 //! - **N13** When all connections are up again and nothing more is sent, both ends agree on all
 //!   flows, and nothing is kept.
+//! - **N14** Of one flow, transfers go one after another, in its order: no fragment goes while a
+//!   transfer of a lower number is open.
 //!
 //! (N4, N5, N7 and N8 are of rights that move, which are not here yet.)
 //!
@@ -145,9 +147,9 @@ pub use fair_queue::FairQueue;
 pub use fault::Fault;
 pub use machine::Node;
 pub use types::{
-    Answer, Authenticated, ConnectionId, Delivery, Destination, DomainKey, Event, FlowKey, Home,
-    Message, OutFragment, OutRecord, Outcome, Place, PortKey, PortSettings, RequestKey, Settings,
-    Urgency, Wall,
+    Answer, Authenticated, ConnectionId, Delivery, Destination, DomainKey, Event, FlowEnd, FlowKey,
+    Home, Message, OutFragment, OutRecord, Outcome, Place, PortKey, PortSettings, RequestKey,
+    Settings, Urgency, Wall,
 };
 pub use view::PeerView;
 pub use violation::{Over, Refused, Unsent, Violation};

@@ -95,6 +95,17 @@ pub struct FlowKey {
     pub flow: u32,
 }
 
+/// A flow to a port of a peer whose association is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlowEnd {
+    /// Which.
+    pub flow: FlowKey,
+    /// All numbers below were acknowledged: they were in the port.
+    pub acknowledged: u64,
+    /// So many from there on are not kept any more. Some may have arrived.
+    pub lost: u64,
+}
+
 /// A request: at the client's node its own, at the home of the port the client's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestKey {
@@ -342,6 +353,8 @@ pub enum Event<P> {
         association: u64,
         /// Why.
         why: Over,
+        /// What becomes of what was sent by its flows.
+        flows: Vec<FlowEnd>,
     },
     /// Write what [`super::Node::poll_record`] still gives, then close the connection.
     Close {
@@ -395,12 +408,26 @@ pub enum Event<P> {
         /// Its signing request.
         request: Vec<u8>,
     },
+    /// What a peer says of members of the cluster, itself among them.
+    Members {
+        /// The peer.
+        peer: NodeId,
+        /// Which, and where they are reached: an allegation.
+        members: Vec<(NodeId, String)>,
+    },
     /// A peer has signed the key of this node.
     Renewed {
         /// The peer.
         peer: NodeId,
         /// What it says is the certificate.
         certificate: Vec<u8>,
+    },
+    /// A peer passes on what the cluster's authority states: nothing of it was checked.
+    Stated {
+        /// The peer.
+        peer: NodeId,
+        /// The statement.
+        statement: Vec<u8>,
     },
     /// The end of a request.
     Ended {

@@ -72,6 +72,11 @@
 //!   owes the address of every signalling unit that it ends; if it dies first, the host owes each
 //!   handler one. The mark is taken back once no live reader's entry says so, and only if none has
 //!   enabled or armed since, as in M7.
+//! - **M9** The writer may take a message of one unit back: it changes the first word, which no
+//!   stamp covers. A reader that has said that it uses what the message tells of, and then finds
+//!   word and stamp as they were, has said so before the writer looks; a writer that has
+//!   taken the message back, or has begun its unit anew, sees from its next barrier on every reader
+//!   that will find them as they were (`taken_back`).
 //!
 //! Message consistency and signalling units are Cheriton and Kutter's (*Optimized
 //! Memory-Based Messaging*, sections 2.2, 2.3); the wrap count of their checksum is the
@@ -79,6 +84,7 @@
 
 mod handlers;
 mod reader;
+mod taken_back;
 mod writer;
 
 pub use reader::{Barriers, CopyOut, Garbled, Look, NoEntry, Reading, Since};

@@ -9,29 +9,35 @@
 //! joiner:  count its own right    look at the status word, and take a mark back
 //! ```
 //!
+//! A space can *keep* a segment that it makes: a publisher keeps its buffers, and writes them again
+//! and again. The status word says so from the beginning, and which space it is. The other spaces
+//! make rights on the segment, drop them, and leave the rest to its keeper:
+//!
+//! ```text
+//! keeper:  LET GO: take its space out of the status word    drop its own right    count all rights
+//! others:  drop a right    look at the status word; count all rights unless the segment is kept
+//! ```
+//!
+//! So who drops the last of its rights on a kept segment reads a word that does not change, and no
+//! other space's row.
+//!
+//! # Invariants
+//!
 //! - **G1** A joiner that finds no mark has counted its right before any closer counts; one that
 //!   takes a mark back makes that closer's exchange fail.
-//! - **G2** A mark names its closer: a space, of which one thread at a time closes segments, or
-//!   the one publisher that renames it. So no exchange succeeds on a later mark than its own.
-//! - **G3** Nobody closes a segment that is marked to be renamed. The mark stays on it under its new
-//!   name, under which nobody has a right, until its publisher has joined it; and its publisher is
-//!   the only space that joins it by then. If the publisher dies, the host takes the mark back
-//!   before it looks at all ports.
+//! - **G2** A mark names its closer: a space, of which one thread at a time closes segments. So no
+//!   exchange succeeds on a later mark than its own.
+//! - **G3** No space marks a segment that is kept. Its keeper lets go of it before it drops its
+//!   right; the host lets go in the place of a dead keeper, before it looks at all ports. So
+//!   of the keeper, or the host, and the space that drops the last right beside it, one counts
+//!   after both, and closes the segment.
+//! - **G4** A segment that is kept no more is never kept again.
 //!
-//! A joiner writes nothing that others read, unless another space is closing it.
+//! A joiner writes nothing that others read, unless another space is closing the segment.
 
 use crate::atomic::{Ordering, store_load_barrier};
 use crate::queue::PortEntry;
 use portolan_abi::port::{GENERATION_MASK, PortName, PortPhase, PortStatus};
-
-/// What a mark is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Purpose {
-    /// To close the segment. The caller makes sure that no other thread of its space has a mark.
-    Close,
-    /// To give it another name. The caller is the only thread of its space that ever does.
-    Rename,
-}
 
 /// A segment's status as its closer has marked it.
 #[must_use = "a mark is used, or taken back"]
@@ -40,59 +46,83 @@ pub struct Mark<'r> {
     marked: PortStatus,
 }
 
+/// What a space finds that has made a right from a segment's name in time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Joined {
+    /// The space that keeps the segment; 0, if it is kept no more, and never will be (G4).
+    pub keeper: u8,
+}
+
 /// Whether the entry is the segment `port`, open.
 pub fn is_segment(entry: &PortEntry, port: PortName) -> bool {
-    let status = entry.control.status.load(Ordering::Acquire);
-    names_segment(PortStatus::unpack(status), port)
+    names_segment(status_of(entry), port)
 }
 
 /// Whether a space that has the segment's name from its entry alone, and from no other space, may join
-/// it: one that is marked to be renamed is its publisher's (G3).
+/// it: one that is kept is its keeper's, and those whom it told of it.
 pub fn may_be_joined(entry: &PortEntry, port: PortName) -> bool {
-    let status = PortStatus::unpack(entry.control.status.load(Ordering::Acquire));
-    names_segment(status, port) && !is_renamed(status)
+    let status = status_of(entry);
+    names_segment(status, port) && !is_kept(status)
 }
 
 /// Whether a right that was just counted came in time. If so, a closer that had counted before
 /// finds its mark taken back, and closes nothing (G1).
-pub fn joins_in_time(entry: &PortEntry, port: PortName) -> bool {
+pub fn joins_in_time(entry: &PortEntry, port: PortName) -> Option<Joined> {
     // The other half of the pair with `Mark::set`.
     store_load_barrier();
     loop {
         let was = PortStatus::unpack(entry.control.status.load(Ordering::SeqCst));
         if !names_segment(was, port) {
-            return false;
+            return None;
+        }
+        if is_kept(was) {
+            return Some(Joined { keeper: was.owner });
         }
         if was.owner == 0 || exchange(entry, was, unmarked(was)) {
-            return true;
+            return Some(Joined { keeper: 0 });
         }
     }
 }
 
-/// Host: a space has died with its mark on the segment. It is looked at again with all ports.
+/// Whether a space that has just dropped its last right on the segment `port` may leave the rest
+/// to the space that keeps it (G3).
+#[inline]
+pub fn is_left_to_keeper(entry: &PortEntry, port: PortName) -> bool {
+    // The other half of the pair with `let_go`.
+    store_load_barrier();
+    let status = PortStatus::unpack(entry.control.status.load(Ordering::SeqCst));
+    names_segment(status, port) && is_kept(status)
+}
+
+/// The space that keeps the segment `port` does so no more. Afterwards it drops its right.
+pub fn let_go(entry: &PortEntry, port: PortName, keeper: u8) {
+    let was = status_of(entry);
+    // Nobody else writes the word of a segment that is kept (G3).
+    if names_segment(was, port) && is_kept(was) && was.owner == keeper {
+        exchange(entry, was, unmarked(was));
+        // Before rights are counted: see `is_left_to_keeper`.
+        store_load_barrier();
+    }
+}
+
+/// Host: a space has died that had its mark on the segment, or kept it. It is looked at again with
+/// all ports.
 pub fn forget_mark(entry: &PortEntry, marked: PortStatus) {
     exchange(entry, marked, unmarked(marked));
 }
 
 impl<'r> Mark<'r> {
     /// Marks the segment `port`, before the caller, of `space`, counts its rights; nothing if it
-    /// is no more, or is to be closed while it is marked to be renamed (G3): that publisher has a
-    /// right on it, or is about to. The mark takes the place of another closer's, whose exchange
-    /// fails then.
-    pub fn set(
-        entry: &'r PortEntry,
-        port: PortName,
-        space: u8,
-        purpose: Purpose,
-    ) -> Option<Mark<'r>> {
+    /// is no more, or is kept (G3). The caller makes sure that no other thread of its space has a
+    /// mark. The mark takes the place of another closer's, whose exchange fails then.
+    pub fn set(entry: &'r PortEntry, port: PortName, space: u8) -> Option<Mark<'r>> {
         loop {
             let was = PortStatus::unpack(entry.control.status.load(Ordering::SeqCst));
-            if !names_segment(was, port) || (is_renamed(was) && purpose == Purpose::Close) {
+            if !names_segment(was, port) || is_kept(was) {
                 return None;
             }
             let marked = PortStatus {
                 owner: space,
-                reissuing: purpose == Purpose::Rename,
                 ..was
             };
             if exchange(entry, was, marked) {
@@ -115,23 +145,16 @@ impl<'r> Mark<'r> {
     pub fn close(self) -> bool {
         let closing = PortStatus {
             phase: PortPhase::Closing,
-            generation: later(self.marked),
+            generation: self.marked.generation.wrapping_add(1) & GENERATION_MASK,
             shared: false,
             ..self.marked
         };
         exchange(self.entry, self.marked, closing)
     }
+}
 
-    /// No other space has a right: the segment has another generation from here on, which is
-    /// returned; nothing, if a joiner came. It stays marked until the caller joins it (G3).
-    pub fn rename(self) -> Option<u32> {
-        let generation = later(self.marked);
-        let renamed = PortStatus {
-            generation,
-            ..self.marked
-        };
-        exchange(self.entry, self.marked, renamed).then_some(generation)
-    }
+fn status_of(entry: &PortEntry) -> PortStatus {
+    PortStatus::unpack(entry.control.status.load(Ordering::Acquire))
 }
 
 fn names_segment(status: PortStatus, port: PortName) -> bool {
@@ -140,19 +163,15 @@ fn names_segment(status: PortStatus, port: PortName) -> bool {
         && matches!(status.phase, PortPhase::Open | PortPhase::Moving)
 }
 
-/// Whether the segment's publisher renames it, and has not joined it under its new name yet.
-fn is_renamed(status: PortStatus) -> bool {
-    status.shared && status.owner != 0 && status.reissuing
-}
-
-fn later(status: PortStatus) -> u32 {
-    status.generation.wrapping_add(1) & GENERATION_MASK
+/// Whether the space in `owner` keeps the segment: else it has its mark on it, if there is one.
+fn is_kept(status: PortStatus) -> bool {
+    status.shared && status.owner != 0 && status.kept
 }
 
 fn unmarked(status: PortStatus) -> PortStatus {
     PortStatus {
         owner: 0,
-        reissuing: false,
+        kept: false,
         ..status
     }
 }
@@ -161,7 +180,8 @@ fn unmarked(status: PortStatus) -> PortStatus {
 fn exchange(entry: &PortEntry, from: PortStatus, to: PortStatus) -> bool {
     let (from, to) = (from.pack(), to.pack());
     let status = &entry.control.status;
-    // SeqCst: of the pair of `joins_in_time` and `Mark::set`.
+    // SeqCst: of the pairs of `joins_in_time` with `Mark::set`, and of `is_left_to_keeper` with
+    // `let_go`.
     status
         .compare_exchange(from, to, Ordering::SeqCst, Ordering::Relaxed)
         .is_ok()

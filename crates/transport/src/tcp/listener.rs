@@ -59,7 +59,17 @@ impl TcpListener {
             reason: error.to_string(),
         };
         let socket = stream::listen(address, BACKLOG).map_err(refused)?;
-        let address = stream::bound_to(&socket).map_err(refused)?;
+        Self::on(socket, clock, secure)
+    }
+
+    /// On a socket that listens already.
+    pub(super) fn on(
+        socket: OwnedFd,
+        clock: Arc<dyn Clock>,
+        secure: Option<Arc<dyn Secure>>,
+    ) -> Result<Self, TransportError> {
+        let address = stream::bound_to(&socket)
+            .map_err(TransportError::system("cannot ask where a socket listens"))?;
         let ready = Readiness::new().map_err(TransportError::system("cannot make a descriptor"))?;
         let listener = Self {
             socket,
@@ -239,6 +249,10 @@ impl Listener for TcpListener {
 
     fn address(&self) -> Address {
         self.address.into()
+    }
+
+    fn socket(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.socket.as_fd())
     }
 
     fn accept(&mut self) -> Result<Option<Box<dyn Connection>>, TransportError> {

@@ -13,6 +13,7 @@ mod listener;
 mod wire;
 
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -62,6 +63,17 @@ impl Tcp {
             clock,
             secure: Some(secure),
         }
+    }
+
+    /// Listens on a socket that listens already, and does not block: another process has handed it
+    /// over. Clients that wait in its backlog are accepted here.
+    ///
+    /// # Errors
+    ///
+    /// [`TransportError::System`]: it is no socket.
+    pub fn listen_on(&self, socket: OwnedFd) -> Result<Box<dyn Listener>, TransportError> {
+        let (clock, secure) = (Arc::clone(&self.clock), self.secure.clone());
+        Ok(Box::new(TcpListener::on(socket, clock, secure)?))
     }
 
     fn internet(address: &Address) -> Result<SocketAddr, TransportError> {

@@ -1,5 +1,7 @@
 //! What a certificate says of itself. None of it is believed until a signature has been checked.
 
+use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1, UnparsedPublicKey};
+use x509_parser::extensions::ParsedExtension;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::{Moment, NodeId, TransportError};
@@ -25,6 +27,12 @@ pub struct Certificate {
     pub not_before: Moment,
     /// Until when.
     pub not_after: Moment,
+    /// Which cluster an authority is of, if it is not the first one.
+    organization: Option<[u8; 16]>,
+    /// The key itself.
+    public_key: Vec<u8>,
+    /// What it calls its own key, and its issuer's.
+    identifiers: [Option<Vec<u8>>; 2],
 }
 
 impl Certificate {
@@ -49,13 +57,59 @@ impl Certificate {
             issuer: common_name(parsed.issuer()),
             not_before: moment(validity.not_before),
             not_after: moment(validity.not_after),
+            organization: organization(parsed.subject()),
+            public_key: parsed.public_key().subject_public_key.data.to_vec(),
+            identifiers: identifiers(&parsed),
         })
+    }
+
+    /// Of an authority: the id of its cluster, which is that of the first authority's key. Those
+    /// that follow it name it as their organization.
+    pub fn cluster(&self) -> [u8; 16] {
+        self.organization.unwrap_or(self.key)
+    }
+
+    /// Whether it says that this authority has issued it: to know when it is to be issued again.
+    /// The signature is looked at when a peer shows it.
+    pub fn is_issued_by(&self, authority: &Self) -> bool {
+        let ([own, _], [_, issuer]) = (&authority.identifiers, &self.identifiers);
+        own.is_some() && own == issuer
+    }
+
+    /// Whether its key has signed a message, by ECDSA over P-256, as keys of nodes and authorities
+    /// do.
+    pub fn has_signed(&self, message: &[u8], signature: &[u8]) -> bool {
+        let key = UnparsedPublicKey::new(&ECDSA_P256_SHA256_ASN1, &self.public_key);
+        key.verify(message, signature).is_ok()
     }
 
     /// Whose it is, if it is a node's.
     pub fn node(&self) -> NodeId {
         NodeId(self.key)
     }
+}
+
+/// The id of a cluster, where an authority names it.
+fn organization(name: &x509_parser::x509::X509Name<'_>) -> Option<[u8; 16]> {
+    let named = name.iter_organization().next()?;
+    // An id of a cluster has the form of a node's.
+    let id: NodeId = named.as_str().ok()?.parse().ok()?;
+    Some(id.0)
+}
+
+/// What a certificate calls its own key, and its issuer's.
+fn identifiers(certificate: &X509Certificate<'_>) -> [Option<Vec<u8>>; 2] {
+    let mut found = [None, None];
+    for extension in certificate.extensions() {
+        match extension.parsed_extension() {
+            ParsedExtension::SubjectKeyIdentifier(own) => found[0] = Some(own.0.to_vec()),
+            ParsedExtension::AuthorityKeyIdentifier(issuer) => {
+                found[1] = issuer.key_identifier.as_ref().map(|it| it.0.to_vec());
+            }
+            _ => {}
+        }
+    }
+    found
 }
 
 /// A name, as far as people should see what a stranger writes.

@@ -111,6 +111,20 @@ impl Cluster {
     }
 }
 
+/// Whether a certificate (DER) can be an authority's.
+///
+/// # Errors
+///
+/// [`TransportError::BadCertificate`]: what is wrong with it.
+pub fn check_authority(certificate: &[u8]) -> Result<(), TransportError> {
+    Certificate::read(certificate)?;
+    let certificate = CertificateDer::from(certificate.to_vec());
+    let added = RootCertStore::empty().add(certificate);
+    added.map_err(|error| TransportError::BadCertificate {
+        what: error.to_string(),
+    })
+}
+
 impl Shared {
     fn new(identity: &Identity, authorities: &[Vec<u8>]) -> Result<Self, TransportError> {
         let bad = |error: rustls::Error| TransportError::BadCertificate {

@@ -31,7 +31,7 @@ use rustls::server::ServerConfig;
 use rustls::{ClientConfig, ServerConnection};
 
 pub use certificate::{Certificate, key_id};
-pub use cluster::{Cluster, Identity};
+pub use cluster::{Cluster, Identity, check_authority};
 
 use crate::clock::Clock;
 use crate::tcp::layer::{Layer, Secure};

@@ -1,10 +1,11 @@
-//! Lists mutants of channels: M1 to M8 of `shm/channel`.
+//! Lists mutants of channels: M1 to M9 of `shm/channel`.
 
 use super::{Mutant, model, shm};
 
 const HANDLERS: &str = "crates/shm/src/channel/handlers.rs";
 const READER: &str = "crates/shm/src/channel/reader.rs";
 const WRITER: &str = "crates/shm/src/channel/writer.rs";
+const TAKEN_BACK: &str = "crates/shm/src/channel/taken_back.rs";
 
 pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
@@ -171,5 +172,43 @@ pub(super) const MUTANTS: &[Mutant] = &[
         replace: "let _ = wants;
         {",
         found_by: model("loom_handled", "a_mark_that_is_taken_back_is_nobody_elses"),
+    },
+    Mutant {
+        name: "channel-never-taken-back",
+        breaks: "M9: a writer uses memory again that a reference leads to",
+        file: TAKEN_BACK,
+        find: "first.swap(word, Ordering::SeqCst);",
+        replace: "let _ = (first, word);",
+        found_by: model("loom_kept", "memory_is_written_again_under_no_reader"),
+    },
+    Mutant {
+        name: "channel-taken-back-unfenced",
+        breaks: "M9: neither the writer nor the reader sees what the other one has written",
+        file: TAKEN_BACK,
+        find: "first.swap(word, Ordering::SeqCst);
+            store_load_barrier();",
+        replace: "first.store(word, Ordering::Relaxed);",
+        found_by: model("loom_kept", "memory_is_written_again_under_no_reader"),
+    },
+    Mutant {
+        name: "channel-second-look-at-the-word-alone",
+        breaks: "M9: a later message in the same unit is taken for the one that was read",
+        file: TAKEN_BACK,
+        find: "(is_of_position && first == word)",
+        replace: "((is_of_position || true) && first == word)",
+        found_by: model("loom_kept", "memory_is_written_again_after_its_unit_was"),
+    },
+    Mutant {
+        name: "channel-second-look-at-the-stamp-first",
+        breaks: "M9: the word is of a later message than the stamp",
+        file: TAKEN_BACK,
+        find: "        let first = unit.payload().first()?.load(Ordering::SeqCst);
+        // As in `copy`: if the word is of a later message, so is the stamp.
+        fence(Ordering::Acquire);
+        let stamp = Stamp(unit.stamp().load(Ordering::Relaxed));",
+        replace: "        let stamp = Stamp(unit.stamp().load(Ordering::Relaxed));
+        fence(Ordering::Acquire);
+        let first = unit.payload().first()?.load(Ordering::SeqCst);",
+        found_by: model("loom_kept", "memory_is_written_again_before_its_unit_is"),
     },
 ];

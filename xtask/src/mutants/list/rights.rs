@@ -93,25 +93,48 @@ pub(super) const MUTANTS: &[Mutant] = &[
         },
     },
     Mutant {
-        name: "rights-renamed-segment-closed",
-        breaks: "G3: a segment is closed whose publisher has not joined it under its new name",
+        name: "rights-kept-for-ever",
+        breaks: "G3: a keeper drops its right and does not let go of the segment",
         file: SEGMENT,
-        find: " || (is_renamed(was) && purpose == Purpose::Close)",
+        find: "        exchange(entry, was, unmarked(was));
+        // Before rights are counted: see `is_left_to_keeper`.
+        store_load_barrier();",
         replace: "",
-        found_by: model(
-            "loom_rights",
-            "a_segment_that_is_renamed_is_closed_by_nobody_else",
-        ),
+        found_by: model("loom_kept", "a_segment_that_is_let_go_is_closed_once"),
     },
     Mutant {
-        name: "rights-renamed-segment-joined",
-        breaks: "G3: who has a segment's name from its entry alone takes its publisher's mark back",
+        name: "rights-let-go-unfenced",
+        breaks: "G3: of its keeper and the last space beside it neither counts after both",
         file: SEGMENT,
-        find: "names_segment(status, port) && !is_renamed(status)",
+        find: "    // The other half of the pair with `let_go`.
+    store_load_barrier();
+    let status = PortStatus::unpack(entry.control.status.load(Ordering::SeqCst));",
+        replace: "    let status = PortStatus::unpack(entry.control.status.load(Ordering::Relaxed));",
+        found_by: model("loom_kept", "a_segment_that_is_let_go_is_closed_once"),
+    },
+    Mutant {
+        name: "rights-kept-segment-joined",
+        breaks: "G3: who looks at all ports makes a right on a segment that is kept",
+        file: SEGMENT,
+        find: "names_segment(status, port) && !is_kept(status)",
         replace: "names_segment(status, port)",
+        found_by: model("loom_kept", "a_kept_segment_is_closed_by_nobody_else"),
+    },
+    Mutant {
+        name: "rights-dead-keeper-kept",
+        breaks: "G3: what a dead space kept stays its",
+        file: SEGMENT,
+        find: "    exchange(entry, marked, unmarked(marked));
+}
+
+impl",
+        replace: "    let _ = (entry, marked);
+}
+
+impl",
         found_by: model(
-            "loom_rights",
-            "a_segment_that_is_renamed_is_closed_by_nobody_else",
+            "loom_kept",
+            "a_keeper_that_dies_leaves_a_segment_that_is_closed",
         ),
     },
 ];

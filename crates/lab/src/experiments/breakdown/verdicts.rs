@@ -7,58 +7,65 @@ use super::figures::{
 };
 use super::pair::Kind;
 use super::run::Findings;
-use super::statistics::Part;
+use super::statistics::{Figures, Part};
 use crate::claims::{self, Estimate, table};
 use crate::outcome::{Cell, Verdict};
 use crate::unit::Unit;
 
 pub(super) fn all(findings: &Findings) -> Vec<Verdict> {
-    vec![
-        closes(findings),
+    let mut all = Vec::from(closes(findings));
+    all.extend([
         is_steady(findings),
         sums_agree(findings),
         data_dominates(findings),
         lazy(findings),
-    ]
+    ]);
+    all
 }
 
-fn closes(findings: &Findings) -> Verdict {
-    let ratios: Vec<(&str, f64, f64)> = runs(findings)
-        .into_iter()
-        .map(|(name, figures)| {
+/// The paper's sequence, which is the first of the runs, and the furthest of the others.
+fn closes(findings: &Findings) -> [Verdict; 2] {
+    let off = |figures: &Figures| {
+        // By how much the repetitions of the whole vary.
+        let spread = 1.96 * figures.plain.trimmed.variation();
+        let off = (figures.total() / figures.plain.trimmed.mean - 1.0).abs();
+        Estimate::between(off, (off - spread).max(0.0), off + spread)
+    };
+    let ratios = |verdict: Verdict, runs: &[(&str, &Figures)]| {
+        runs.iter().fold(verdict, |verdict, (name, figures)| {
             let trimmed = figures.total() / figures.plain.trimmed.mean;
-            (name, trimmed, figures.total_raw() / figures.plain.raw.mean)
-        })
-        .collect();
-    let off = |ratio: f64| (ratio - 1.0).abs();
-    let furthest = runs(findings)
-        .into_iter()
-        .filter_map(|(_, figures)| {
-            // By how much the repetitions of the whole vary.
-            let spread = 1.96 * figures.plain.trimmed.variation();
-            let off = off(figures.total() / figures.plain.trimmed.mean);
-            Estimate::between(off, (off - spread).max(0.0), off + spread)
-        })
-        .max_by(|one, other| one.middle().total_cmp(&other.middle()));
-    let worst_raw = ratios.iter().map(|(.., raw)| off(*raw));
-    let paragraph = format!(
-        "The segments of a way, added up, against the same way with a probe at either end only: \
-         the furthest of {} runs is {} off ({} with the slowest twentieth of the ways in it). Probes \
-         keep apart what the processor would do at once, and between processes they delay what the \
-         other waits for.",
-        ratios.len(),
-        claims::shown(furthest, Unit::Share),
-        Unit::Share.show(worst_raw.fold(0.0, f64::max)),
-    );
-    let verdict = table::CLOSURE.verdict(&[furthest]);
-    ratios.into_iter().fold(
-        verdict.because(paragraph),
-        |verdict, (name, trimmed, raw)| {
+            let raw = figures.total_raw() / figures.plain.raw.mean;
             verdict
                 .figure(format!("{name}, trimmed"), Unit::Share, Cell::here(trimmed))
                 .figure(format!("{name}, raw"), Unit::Share, Cell::here(raw))
-        },
-    )
+        })
+    };
+    let all = runs(findings);
+    let (papers, others) = all.split_at(1);
+    let own = off(papers[0].1);
+    let furthest = others
+        .iter()
+        .filter_map(|(name, figures)| Some((*name, off(figures)?)))
+        .max_by(|(_, one), (_, other)| one.middle().total_cmp(&other.middle()));
+    let own_words = format!(
+        "The segments of the paper's sequence (two processes in a guarded domain, asleep), added up, \
+         are {} off the same way with a probe at either end only, without the slowest twentieth of \
+         the ways.",
+        claims::shown(own, Unit::Share),
+    );
+    let others_words = format!(
+        "Of {} other runs the furthest ({}) is {} off. Probes keep apart what the processor would do at \
+         once, and between processes that poll they delay what the other waits for.",
+        others.len(),
+        furthest.map_or("none", |(name, _)| name),
+        claims::shown(furthest.map(|(_, off)| off), Unit::Share),
+    );
+    let own = table::CLOSURE.verdict(&[own]).because(own_words);
+    let furthest = furthest.map(|(_, off)| off);
+    let others_verdict = table::CLOSURE
+        .verdict_of("the furthest of the other runs", &[furthest])
+        .because(others_words);
+    [ratios(own, papers), ratios(others_verdict, others)]
 }
 
 fn is_steady(findings: &Findings) -> Verdict {

@@ -20,6 +20,7 @@ use portolan::{
 use portolan_measure::{MeasureError, payload};
 use serde::{Deserialize, Serialize};
 
+use super::pages;
 use crate::error::{LabError, Result};
 
 /// How long a process looks for the domain, and for the next one's port.
@@ -143,14 +144,25 @@ impl Owned {
 
     /// As the client: asks for a block and looks at all of it.
     pub(super) fn ask(&mut self, ask: Ask) -> Result<()> {
+        self.ask_and(ask, |_| ())
+    }
+
+    /// As the client: asks for a block; whether it lies on a huge page. None where the system does
+    /// not tell.
+    pub(super) fn ask_for_page(&mut self, ask: Ask) -> Result<Option<bool>> {
+        self.ask_and(ask, |block| pages::is_huge(block.as_ptr().addr()))
+    }
+
+    fn ask_and<T>(&mut self, ask: Ask, look: impl FnOnce(&[u8]) -> T) -> Result<T> {
         let message = &mut self.request.message;
         // Within the limit; the message would say so.
         let _ = message.set_header(&ask.bytes());
         pass(self.down.as_ref(), message, self.access)?;
         let block = message.extents().first().ok_or(MeasureError::Gone)?;
         payload::read(block);
+        let seen = look(block);
         message.clear();
-        Ok(())
+        Ok(seen)
     }
 
     /// As a forwarder: passes one request on, and the block back; whether it was the last.

@@ -16,12 +16,17 @@ use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 use serde::{Deserialize, Serialize};
 
 use super::links::{Ask, Copied, End, Hint, Owned, Served};
+use super::pages;
 use crate::error::{LabError, Result};
 
 /// Blocks of the served file.
 const BLOCKS: u32 = 8;
 /// Rounds before anything is timed.
 const WARM: u32 = 2;
+/// How often a chain is started anew whose blocks do not lie on huge pages.
+const ATTEMPTS: u32 = 5;
+/// How long before that.
+const REST: Duration = Duration::from_millis(100);
 /// A larger pipe and socket buffer, for the baselines at their best; what an unprivileged
 /// process may set.
 const BUFFER: usize = 1 << 20;
@@ -58,6 +63,8 @@ pub(super) struct Chain {
     client: Client,
     others: Vec<Child>,
     asked: u32,
+    /// Whether its blocks lie on huge pages, where they are as large as one.
+    pub(super) huge: Option<bool>,
 }
 
 enum Client {
@@ -66,13 +73,28 @@ enum Client {
 }
 
 impl Chain {
-    /// A chain with so many forwarders, all on one processor, over blocks of `bytes`.
+    /// A chain with so many forwarders, all on one processor, over blocks of `bytes`; on huge pages
+    /// if the kernel can be had to give some.
     pub(super) fn start(
         carrier: Carrier,
         forwarders: u32,
         bytes: usize,
         cpus: &Cpus,
     ) -> Result<Self> {
+        let mut left = ATTEMPTS;
+        loop {
+            let chain = Self::start_once(carrier, forwarders, bytes, cpus)?;
+            left -= 1;
+            if left == 0 || chain.huge != Some(false) {
+                return Ok(chain);
+            }
+            Box::new(chain).finish()?;
+            // The kernel is asked no more for a while after it was slow.
+            std::thread::sleep(REST);
+        }
+    }
+
+    fn start_once(carrier: Carrier, forwarders: u32, bytes: usize, cpus: &Cpus) -> Result<Self> {
         static MADE: AtomicU32 = AtomicU32::new(0);
         // Relaxed: only to tell them apart.
         let made = MADE.fetch_add(1, Ordering::Relaxed);
@@ -126,12 +148,29 @@ impl Chain {
             client,
             others,
             asked: 0,
+            huge: None,
         };
         // The first rounds map what was never touched.
         for _ in 0..WARM {
             chain.ask(false)?;
         }
+        if bytes >= pages::HUGE {
+            chain.huge = chain.pages()?;
+        }
         Ok(chain)
+    }
+
+    /// Whether all blocks lie on huge pages; none where there are no pages of ours, or the system does
+    /// not tell.
+    fn pages(&mut self) -> Result<Option<bool>> {
+        let mut all = None;
+        if let Client::Owned(client) = &mut self.client {
+            for block in 0..BLOCKS {
+                let huge = client.ask_for_page(Ask { block, last: false })?;
+                all = huge.map(|huge| huge && all != Some(false)).or(all);
+            }
+        }
+        Ok(all)
     }
 
     fn ask(&mut self, last: bool) -> Result<()> {

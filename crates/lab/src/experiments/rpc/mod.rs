@@ -1,5 +1,7 @@
-//! Tables 2 and 4 show where the time of a call goes, and what other systems take.
+//! Tables 2 and 4 show where the time of a call goes, and what other systems take; and what clients
+//! and the transport's timer cost.
 
+mod clients;
 mod parts;
 mod software;
 
@@ -13,6 +15,7 @@ use crate::lanes::{APART, ASLEEP, Beside, Effort, Lanes, POLLING, Track, Way, fi
 use crate::outcome::{Cell, Outcome, Table, Verdict};
 use crate::stepped::{self, OfCalls};
 use crate::unit::Unit;
+use clients::Clients;
 use parts::Parts;
 
 pub(crate) const EXPERIMENT: Experiment = Experiment {
@@ -20,7 +23,7 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
     title: "Remote procedure calls, by component and beside other systems",
     source: Source {
         paper: MBM,
-        section: "4.2 and 4.3, Tables 2 and 4",
+        section: "3; 4.2 and 4.3, Tables 2 and 4",
     },
     hypothesis: "Most of what the RPC library does was marshalling. A line that comes from another \
         core takes longer today than copying 32 bytes into it, so the transfers should be most of \
@@ -41,7 +44,12 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
         signalling adds, and reading it. The rest of a call that polls is what is \
         left of it without two of each and without two line transfers, measured between the same \
         slices. In software only: two threads that tell each other by a locked queue, a system call \
-        and an upcall each way, and the same by signals that interrupt. Instructions are counted \
+        and an upcall each way, and the same by signals that interrupt. An idle client's memory is \
+        that of fifty which have called once, by the domain's extents and what both processes keep \
+        to themselves; a client that shares its channels is given its own once it is busy, and what \
+        its calls took longer until then is the promotion. The timer's cost is the processor time of \
+        both sides that calls with late answers take more where its period passes meanwhile, by \
+        question that it asks. Instructions are counted \
         afterwards, by stepping through a client and its server in a process of their own.",
     needs: &[Need::Memory(256 << 20)],
     run,
@@ -187,7 +195,7 @@ fn run(context: &Context<'_>) -> Result<Outcome> {
     }
     context
         .progress
-        .begin(ways.len() * COLUMNS.len() * (OTHERS.len() + PARTLY.len() + 2) + 3);
+        .begin(ways.len() * COLUMNS.len() * (OTHERS.len() + PARTLY.len() + 2) + 3 + clients::STEPS);
     let mut found = Vec::new();
     for way in ways {
         let mut columns = Vec::new();
@@ -216,8 +224,11 @@ fn run(context: &Context<'_>) -> Result<Outcome> {
     for (way, columns) in &found {
         outcome.tables.push(table(columns, *way));
     }
+    let clients = Clients::measure(context)?;
+    outcome.tables.push(clients.table());
     outcome.verdicts.push(faster(&found));
     outcome.verdicts.push(transport(&found));
+    outcome.verdicts.push(clients.timer());
     outcome.verdicts.extend(software::verdicts(&found));
     let polling = found.iter().find(|((id, ..), _)| *id == POLLING.0);
     let polling = polling.map(|(_, columns)| &columns[..]);
@@ -425,7 +436,8 @@ fn table(columns: &Columns, (id, title, ..): Way) -> Table {
             .map(|((column, _), paper)| {
                 let track = track(columns, column, row);
                 let cell = track.map_or_else(Cell::default, |track| track.timed().cell());
-                cell.beside((row == CALLS).then_some(paper))
+                let papers = row == CALLS && id == APART.0;
+                cell.beside(papers.then_some(paper))
             })
             .collect();
         if cells.iter().any(|cell| cell.here.is_some()) {
@@ -442,9 +454,12 @@ fn table(columns: &Columns, (id, title, ..): Way) -> Table {
     } else {
         ""
     };
-    table.note(format!(
-        "Beside our calls: the paper's, between processors that share an L2 cache.{peers}"
-    ))
+    let papers = if id == APART.0 {
+        "Beside our calls: the paper's, between processors that share an L2 cache."
+    } else {
+        "The paper's calls, between two processors, stand beside those that sleep on two."
+    };
+    table.note(format!("{papers}{peers}"))
 }
 
 type Found = [(Way, Vec<(&'static str, Vec<Track>)>)];
@@ -469,26 +484,35 @@ fn fastest_copy(found: &Found, id: &str, column: &str) -> &'static str {
 
 fn faster(found: &Found) -> Verdict {
     let small = COLUMNS[1].0;
-    let asleep = fastest_copy(found, ASLEEP.0, small);
-    let polling = fastest_copy(found, POLLING.0, small);
-    let ratios = [
-        ratio(found, ASLEEP.0, small, asleep),
-        ratio(found, POLLING.0, small, polling),
-    ];
+    let against = |id: &str| {
+        let fastest = fastest_copy(found, id, small);
+        let ratio = ratio(found, id, small, fastest);
+        let words = match fastest {
+            "" => "not measured".to_owned(),
+            fastest => format!("{} ({fastest})", shown(ratio)),
+        };
+        (ratio, words)
+    };
+    let (apart, apart_words) = against(APART.0);
+    let (asleep, asleep_words) = against(ASLEEP.0);
+    let (polling, polling_words) = against(POLLING.0);
     let paragraph = format!(
-        "A call of 32 bytes that sleeps takes {} of what the fastest of those that copy does \
-         ({asleep}), one that polls {} ({}).",
-        shown(ratios[0]),
-        shown(ratios[1]),
-        if polling.is_empty() { "none" } else { polling },
+        "Between two processors, as the paper's, a call of 32 bytes that sleeps takes {apart_words} of \
+         what the fastest of those that copy does; on one processor {asleep_words}, and one that polls \
+         {polling_words}.",
     );
     table::RPC_FASTER
-        .verdict(&[claims::paired(ratios[0])])
+        .verdict(&[claims::paired(apart)])
         .because(paragraph)
+        .figure(
+            "asleep on one CPU, to the fastest that copies",
+            Unit::Times,
+            figure(asleep),
+        )
         .figure(
             "polling, to the fastest that copies",
             Unit::Times,
-            figure(ratios[1]),
+            figure(polling),
         )
 }
 
@@ -510,7 +534,7 @@ fn transport(found: &Found) -> Verdict {
         shown(of(ASLEEP.0, 1, REQUESTS)),
     );
     let verdict = table::TRANSPORT
-        .verdict(&[claims::paired(whole)])
+        .verdict(&[whole, of(POLLING.0, 1, BARE)].map(claims::paired))
         .because(paragraph);
     [
         (
@@ -518,7 +542,6 @@ fn transport(found: &Found) -> Verdict {
             of(ASLEEP.0, 1, UNCHECKED),
         ),
         ("asleep, to one without timer", of(ASLEEP.0, 1, UNTIMED)),
-        ("polling, to one without either", of(POLLING.0, 1, BARE)),
         (
             "polling, 1 KiB, to one without either",
             of(POLLING.0, 2, BARE),

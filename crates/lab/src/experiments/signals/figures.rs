@@ -3,7 +3,7 @@
 use super::parts::{PARTS, Part, Parts};
 use super::{
     CHANNEL, CLIENTS, DOORBELL, LINE, MONITORED, POLLED, QUEUE, RING, Row, SOFTWARE, STAMPED,
-    UPCALL, fifo, mailboxes,
+    UPCALL, far, fifo, mailboxes,
 };
 use crate::claims::{self, table};
 use crate::clock::Timed;
@@ -112,9 +112,18 @@ impl<'a> Found<'a> {
         row.map_or(&[], |row| &row.times)
     }
 
-    /// One way: a round less a line, which is half of its own round.
+    /// One way: a round less a line between the same processors, which is half of its own round.
     fn one_way(&self, name: &str) -> Vec<f64> {
-        let lines = self.rounds(LINE).iter().map(|round| round / 2.0);
+        let row = self.rows.iter().find(|row| row.name == name);
+        let line = row.and_then(|row| {
+            let mut lines = [LINE.to_owned(), far(LINE)].into_iter();
+            lines.find(|line| {
+                let line = self.rows.iter().find(|row| row.name == *line);
+                line.is_some_and(|line| line.cpus == row.cpus)
+            })
+        });
+        let lines = self.rounds(line.as_deref().unwrap_or(LINE)).iter();
+        let lines = lines.map(|round| round / 2.0);
         let rounds = self.rounds(name).iter();
         rounds
             .zip(lines)
@@ -285,6 +294,20 @@ impl<'a> Found<'a> {
              these, and nothing pushes it; what can be saved is lines. One way in line transfers \
              is that time by a bare line's: lines that move at the same time count once.",
         )
+    }
+
+    /// The ways between processors that share no cache, where there are such.
+    pub(super) fn far(&self) -> Option<Table> {
+        let columns = [("near", Unit::Seconds), ("far", Unit::Seconds)];
+        let title = "The same ways between processors that share no cache, one way";
+        let mut table = Table::new("signals-far", title, "way", &columns);
+        for name in [LINE, QUEUE, RING, CHANNEL, SOFTWARE, UPCALL] {
+            let there = self.rows.iter().any(|row| row.name == far(name));
+            if there {
+                table.row(name, [self.cell(name), self.cell(&far(name))]);
+            }
+        }
+        (!table.rows.is_empty()).then_some(table)
     }
 
     /// Polling with many clients.

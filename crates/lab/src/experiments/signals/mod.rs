@@ -1,9 +1,10 @@
 //! Table 1 and Figure 5 measure how another thread is told, by component; how many lines a message
-//! moves; and polling with many clients.
+//! moves; polling with many clients; and what a channel's writes are signalled by.
 
 mod figures;
 mod parts;
 mod rounds;
+mod units;
 mod ways;
 
 use std::time::Duration;
@@ -17,6 +18,7 @@ use crate::outcome::Outcome;
 use crate::stepped;
 use parts::Parts;
 pub(crate) use rounds::{Ends, calls};
+use units::Written;
 use ways::signals;
 pub(crate) use ways::{software, upcalls};
 
@@ -25,7 +27,7 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
     title: "Telling another thread: by component, by cache line, and with many clients",
     source: Source {
         paper: MBM,
-        section: "2.2.4 and 4.1, Table 1 and Figure 5; 4.3",
+        section: "2.2.4 and 4.1, Table 1 and Figure 5; 2.3; 3; 4.3",
     },
     hypothesis: "Telling by hardware halves what the kernel does for a message. Without such \
         hardware a thread that watches a cache line comes nearest, and the rest is waking a thread, which \
@@ -41,7 +43,10 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
         is left of the whole, line transfers included. All in turn, slice by \
         slice; medians. Instructions are counted by the processor, or where it does not let us by \
         stepping through a child that does nothing else. What the paper has for hardware support stands beside upcall, which is \
-        nearest to its delivery.",
+        nearest to its delivery. Then streams of messages over units of a line, signalled never, at \
+        their end, at each page and at each line, and a signal by a store that traps: two processes, \
+        each on a processor of its own. Where processors share no cache, upcalls, the locked queue and \
+        the ring are measured between such, too.",
     needs: &[Need::Cpus(2), Need::Memory(256 << 20)],
     run,
 };
@@ -55,6 +60,8 @@ const CLIENTS: [usize; 3] = [1, 100, 1000];
 struct Row {
     name: String,
     ends: Ends,
+    /// Between which processors.
+    cpus: [usize; 2],
     pause: Option<Duration>,
     /// Seconds of a round, and until the sender goes on, slice by slice.
     times: Vec<f64>,
@@ -80,10 +87,17 @@ fn fifo(clients: usize) -> String {
     format!("one FIFO, {clients}")
 }
 
-fn rows() -> Result<Vec<Row>> {
+/// The same way between processors that share no cache.
+fn far(way: &str) -> String {
+    format!("{way}, far")
+}
+
+fn rows(context: &Context<'_>) -> Result<Vec<Row>> {
+    let near = [context.cpus.ours, context.cpus.peer(0)];
     let row = |name: &str, ends, pause| Row {
         name: name.to_owned(),
         ends,
+        cpus: near,
         pause,
         times: Vec::new(),
         sender: Vec::new(),
@@ -108,15 +122,31 @@ fn rows() -> Result<Vec<Row>> {
         let ends = signals(Delivery::POLLED, clients)?;
         rows.push(row(&fifo(clients), ends, None));
     }
+    if let Some(other) = context.cpus.far() {
+        let pause = Some(Duration::ZERO);
+        for (name, ends, pause) in [
+            (LINE, ways::line(), None),
+            (QUEUE, ways::queue(), None),
+            (RING, ways::ring(), None),
+            (CHANNEL, ways::channel()?, None),
+            (SOFTWARE, ways::software()?, pause),
+            (UPCALL, ways::upcalls()?, pause),
+        ] {
+            rows.push(Row {
+                cpus: [context.cpus.ours, other],
+                ..row(&far(name), ends, pause)
+            });
+        }
+    }
     Ok(rows)
 }
 
 fn run(context: &Context<'_>) -> Result<Outcome> {
     let slices = context.pick(3, 31);
     let [quick, paused] = context.pick([200, 20], [20_000, 200]);
-    context.progress.begin(slices);
+    context.progress.begin(slices + units::STEPS);
     let mut outcome = Outcome::default();
-    let mut rows = rows()?;
+    let mut rows = rows(context)?;
     let mut parts = Parts::new()?;
     for _ in 0..slices {
         context.progress.step("ways and components");
@@ -125,7 +155,7 @@ fn run(context: &Context<'_>) -> Result<Outcome> {
             context.progress.note(row.name.clone());
             let rounds = if row.pause.is_some() { paused } else { quick };
             // None: the other thread did not get to run, and the slice has no figure.
-            let round = row.ends.rounds(context.cpus, rounds, row.pause);
+            let round = row.ends.rounds(row.cpus, rounds, row.pause);
             row.times.push(round.map_or(f64::NAN, |round| round.whole));
             row.sender
                 .push(round.map_or(f64::NAN, |round| round.sender));
@@ -137,14 +167,12 @@ fn run(context: &Context<'_>) -> Result<Outcome> {
             "this processor has neither umwait nor mwaitx, or a hypervisor hides them",
         );
     }
-    outcome.leave_out(
-        "processors that share no cache",
-        if context.cpus.far().is_some() {
-            "all ways are between the first two processors, which are near each other"
-        } else {
-            "all that this program may use share their largest cache"
-        },
-    );
+    if context.cpus.far().is_none() {
+        outcome.leave_out(
+            "processors that share no cache",
+            "all that this program may use share their largest cache",
+        );
+    }
     let counted = match Instructions::open() {
         Ok(mut counter) => Some((parts.count(&mut counter), counter.what())),
         Err(why) => {
@@ -158,9 +186,13 @@ fn run(context: &Context<'_>) -> Result<Outcome> {
             }
         }
     };
+    let written = Written::measure(context, &mut outcome)?;
     let found = figures::Found::new(&rows, &parts);
     outcome.tables = found.tables(counted);
+    outcome.tables.extend(found.far());
+    outcome.tables.extend(written.tables());
     outcome.verdicts = found.verdicts();
+    outcome.verdicts.push(written.verdict());
     outcome.plots = found.plots();
     Ok(outcome)
 }

@@ -9,7 +9,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use portolan_measure::cpus::{self, Cpus};
+use portolan_measure::cpus;
 use portolan_measure::sampler::{clock_cost, median};
 
 use crate::steps::until;
@@ -62,16 +62,15 @@ impl Ends {
         self
     }
 
-    /// What so many rounds take each. With a pause, after which a receiver that sleeps has
+    /// What so many rounds between two processors take each. With a pause, after which a receiver that sleeps has
     /// fallen asleep, the sender's part is known as well; without, they follow on each other.
     /// `None` if the other thread did not run.
     pub(super) fn rounds(
         &mut self,
-        cpus: &Cpus,
+        [ours, other]: [usize; 2],
         rounds: u64,
         pause: Option<Duration>,
     ) -> Option<Round> {
-        let (ours, other) = (cpus.ours, cpus.peer(0));
         let back = Padded(AtomicU64::new(self.last));
         // One more, whose lines are where they were.
         let numbers = self.last + 1..=self.last + 1 + rounds;

@@ -429,7 +429,8 @@ mod tests {
             let mut ends = ends;
             // Twice, since each time has threads of its own.
             for _ in 0..2 {
-                let round = ends.rounds(&cpus, 200, None).unwrap();
+                let near = [cpus.ours, cpus.peer(0)];
+                let round = ends.rounds(near, 200, None).unwrap();
                 assert!(round.whole > 0.0);
             }
         }

@@ -2,10 +2,12 @@
 //! exports, how much bulk goes there, and what sender and receiver spend on it, beside the kernel's
 //! ways.
 //!
-//! `figures` makes tables and verdicts of what is measured here.
+//! `figures` makes tables and verdicts of what is measured here; `busy` measures a receiver that
+//! computes, and `modes` what it takes to begin an update, and other modes of updating.
 
 pub(crate) mod busy;
 mod figures;
+mod modes;
 
 use std::time::Duration;
 
@@ -20,6 +22,7 @@ use crate::experiment::{Context, Experiment, Need, Source, VMMC};
 use crate::lanes::{Effort, Lanes, Track};
 use crate::outcome::Outcome;
 use busy::Busy;
+use modes::Modes;
 
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "update",
@@ -47,7 +50,8 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
         the other. Asleep: the sender makes a pause before each, so that the receiver sleeps; the \
         time of its call, and the processor time of the receiver. What updates cost a receiver that \
         computes: the time of a round of its computation while it is updated, to that while another \
-        process is. Instructions are counted first, by stepping through a process that does nothing \
+        process is. The peak is what a bare ring of units in shared memory carries, which one processor \
+        writes in place and the other reads. Instructions are counted first, by stepping through a process that does nothing \
         else. Rows in turn, slice by slice.",
     needs: &[Need::Cpus(2)],
     run,
@@ -108,6 +112,7 @@ struct Found {
     below: Below,
     overlap: Overlap,
     busy: Busy,
+    modes: Modes,
     counted: Vec<OfWord>,
 }
 
@@ -122,6 +127,8 @@ struct OfWord {
 struct Below {
     /// A cache line, one way.
     line: Track,
+    /// A unit written in place by one processor and read by the other, in a ring.
+    ring: Track,
     /// A unit copied between buffers in cache.
     copy: Track,
     /// The same into memory that is in no cache.
@@ -145,7 +152,7 @@ fn run(context: &Context<'_>) -> Result<Outcome> {
     let effort = context.pick(of(3, 2), of(30, 15));
     let (latency, unit, overhead) = (latency(), units(), overheads());
     let rows = latency.len() + unit.len() + overhead.len();
-    context.progress.begin(rows + 9);
+    context.progress.begin(rows + 10 + modes::STEPS);
     let mut outcome = Outcome::default();
     let counted = counted(&mut outcome, context)?;
     let found = Found {
@@ -155,6 +162,7 @@ fn run(context: &Context<'_>) -> Result<Outcome> {
         below: below(effort, context)?,
         overlap: overlap(effort, context)?,
         busy: busy::measure(effort, context)?,
+        modes: Modes::measure(effort, context)?,
         counted,
     };
     outcome.merge(figures::outcome(&found));
@@ -208,12 +216,15 @@ fn latency() -> Vec<Row> {
 }
 
 /// Units, each as soon as the one before is gone.
-fn units() -> Vec<Row> {
-    let stream = |system, payload| Case {
+fn stream(system: System, payload: Payload) -> Case {
+    Case {
         payload,
         pattern: Pattern::Stream,
         ..Case::new(system, UNIT)
-    };
+    }
+}
+
+fn units() -> Vec<Row> {
     let mut rows = Vec::new();
     for (row, way, update) in UPDATES {
         rows.push((row, When::Delivered, operation(update, UNIT)));
@@ -307,13 +318,15 @@ fn below(effort: Effort, context: &Context<'_>) -> Result<Below> {
     };
     let rows = [
         ("a cache line", Case::new(System::Line, WORD)),
+        ("a bare ring", stream(System::Ring, Payload::Touched)),
         ("a copy in cache", operation(Update::Copy, UNIT)),
         ("scattered stores", operation(scattered, WORD)),
     ];
-    let [line, copy, scattered] = tracks(rows, effort, context)?;
+    let [line, ring, copy, scattered] = tracks(rows, effort, context)?;
     context.progress.step("a copy to memory");
     Ok(Below {
         line,
+        ring,
         copy,
         cold: cold(effort, context)?,
         scattered,

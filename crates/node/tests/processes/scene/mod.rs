@@ -1,6 +1,6 @@
 //! Machines: state directories of their own, and nodes that run with them.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 use portolan_sys::process::dies_with_us;
@@ -28,10 +28,15 @@ impl Machine {
         }
     }
 
-    fn command(&self, args: &[&str]) -> Command {
+    /// The command with a state directory.
+    pub(crate) fn command_in(state: &Path, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_portolan-node"));
-        command.args(args).env("PORTOLAN_NODE_STATE", &self.state);
+        command.args(args).env("PORTOLAN_NODE_STATE", state);
         command
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        Self::command_in(&self.state, args)
     }
 
     fn output(&self, args: &[&str]) -> Output {
@@ -46,10 +51,27 @@ impl Machine {
         String::from_utf8(output.stdout).unwrap()
     }
 
+    /// What it says on standard error though it succeeds.
+    #[track_caller]
+    pub(crate) fn says(&self, args: &[&str]) -> String {
+        let output = self.output(args);
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "{args:?}: {error}");
+        error
+    }
+
     /// What it says on standard error; the exit code is as expected.
     #[track_caller]
     pub(crate) fn fails(&self, args: &[&str], code: i32) -> String {
-        let output = self.output(args);
+        self.fails_with(args, &[], code)
+    }
+
+    /// The same with these variables of the environment.
+    #[track_caller]
+    pub(crate) fn fails_with(&self, args: &[&str], with: &[(&str, &str)], code: i32) -> String {
+        let mut command = self.command(args);
+        let output = command.envs(with.iter().copied()).output();
+        let output = output.expect("the binary starts");
         let error = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(code), "{args:?}: {error}");
         let has_remedy = error.contains("to do: ") || error.contains("For more information");
@@ -99,7 +121,18 @@ impl Machine {
     pub(crate) fn up_with(&mut self, variables: &[(&str, &str)]) {
         let mut command = self.command(&["up"]);
         command.envs(variables.iter().copied());
-        let node = dies_with_us(command.stderr(Stdio::null()).stdin(Stdio::null()))
+        self.up_by(command);
+    }
+
+    /// Starts it by these words.
+    pub(crate) fn up_with_args(&mut self, args: &[&str]) {
+        let command = self.command(args);
+        self.up_by(command);
+    }
+
+    /// Starts it by this command.
+    fn up_by(&mut self, mut command: Command) {
+        let node = dies_with_us(command.stderr(self.log_file()).stdin(Stdio::null()))
             .spawn()
             .expect("the binary starts");
         self.node = Some(node);
@@ -108,6 +141,42 @@ impl Machine {
         });
         let listens = self.status()["listen"].as_str().unwrap().to_owned();
         self.configure(&format!("listen = {listens:?}"));
+    }
+
+    /// Starts it where the names of hosts are looked up in this file.
+    pub(crate) fn up_with_hosts(&mut self, hosts: &Path) {
+        let script = "mount --bind \"$HOSTS\" /etc/hosts && exec \"$NODE\" up";
+        let mut command = Command::new("unshare");
+        command
+            .args(["--map-root-user", "--user", "--mount", "sh", "-c", script])
+            .env("PORTOLAN_NODE_STATE", &self.state)
+            .env("HOSTS", hosts)
+            .env("NODE", env!("CARGO_BIN_EXE_portolan-node"));
+        self.up_by(command);
+    }
+
+    /// Another process takes over from the one that runs, which ends in good order.
+    pub(crate) fn replace(&mut self) {
+        let before = self.status()["incarnation"].as_u64();
+        let mut command = self.command(&["up", "--replace"]);
+        let new = dies_with_us(command.stderr(self.log_file()).stdin(Stdio::null()));
+        let new = new.spawn().expect("the binary starts");
+        self.has_ended();
+        self.node = Some(new);
+        until("the new process answers", || {
+            self.status()["incarnation"].as_u64() > before
+        });
+    }
+
+    /// What its processes have said on standard error.
+    fn log_file(&self) -> Stdio {
+        let mut options = std::fs::OpenOptions::new();
+        let file = options.create(true).append(true);
+        file.open(self.state.join("stderr")).unwrap().into()
+    }
+
+    pub(crate) fn log(&self) -> String {
+        std::fs::read_to_string(self.state.join("stderr")).unwrap_or_default()
     }
 
     pub(crate) fn status(&self) -> Value {
@@ -154,22 +223,20 @@ impl Machine {
         self.configure("listen = \"127.0.0.1:0\"");
     }
 
-    /// What a shell says that starts a node on a small disk, fills the disk, and starts it again.
-    pub(crate) fn on_small_disk(name: &str) -> Option<String> {
+    /// What a shell says that runs this script on a small disk, which is the node's state directory.
+    pub(crate) fn on_small_disk(name: &str, script: &str) -> Option<String> {
         let machine = Self::new(name);
         std::fs::create_dir_all(&machine.state).unwrap();
-        let script = r#"
+        let mount = r#"
             set -u
-            mount -t tmpfs -o size=128k tmpfs "$PORTOLAN_NODE_STATE" || exit 77
-            "$NODE" init --name hall --listen 127.0.0.1:0; echo "first: $?"
-            echo 41 > "$PORTOLAN_NODE_STATE/incarnation"
-            dd if=/dev/zero of="$PORTOLAN_NODE_STATE/fill" bs=1k count=1024 2>/dev/null
-            "$NODE" up 2>&1; echo "full: $?"
-            echo "incarnation: $(cat "$PORTOLAN_NODE_STATE/incarnation")"
-            echo "left behind: $(ls "$PORTOLAN_NODE_STATE" | grep -c new)"
+            mount -t tmpfs -o size=256k tmpfs "$PORTOLAN_NODE_STATE" || exit 77
+            fill() {
+                dd if=/dev/zero of="$PORTOLAN_NODE_STATE/fill" bs=1k count=1024 2>/dev/null
+            }
         "#;
+        let script = format!("{mount}{script}");
         let output = Command::new("unshare")
-            .args(["--map-root-user", "--user", "--mount", "sh", "-c", script])
+            .args(["--map-root-user", "--user", "--mount", "sh", "-c", &script])
             .env("PORTOLAN_NODE_STATE", &machine.state)
             .env("NODE", env!("CARGO_BIN_EXE_portolan-node"))
             .output()

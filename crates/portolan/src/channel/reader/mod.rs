@@ -210,6 +210,12 @@ impl Reader {
         Ok(self.draft.begun)
     }
 
+    /// As [`portolan_shm::channel::Channel::still_begins`].
+    #[inline]
+    pub(crate) fn still_begins(&self, position: u64, word: u64) -> Option<u8> {
+        self.ring.channel().still_begins(position, word)
+    }
+
     /// Whether a look may bring something: what a loop can ask that spins.
     #[inline]
     pub(crate) fn has_more(&self) -> bool {

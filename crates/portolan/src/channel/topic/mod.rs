@@ -8,6 +8,7 @@
 //! newcomers announce themselves on      position#    of many writers
 //! ```
 //!
+//! The last is the topic's *rendezvous channel*: subscribers read it, so they learn of publishers.
 //! A publisher writes each sample once for all subscribers, and never waits. A subscriber
 //! sleeps in a wait set over all of these channels, or in another set that it was added to. A
 //! sample takes one unit of its publisher's channel: its bytes, if they are few, or a

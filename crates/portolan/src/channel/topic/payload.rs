@@ -1,7 +1,7 @@
 //! Says which types a topic's samples can have.
 
 use super::plain::{Held, NotHeld, Plain};
-use super::sample::Few;
+use super::sample::{Bytes, Few};
 use super::store::{Form, structure_of};
 use super::{NotASample, content_of_flat};
 use crate::schema::Hash;
@@ -97,8 +97,8 @@ pub(super) mod sealed {
         /// What tells the type from another.
         fn content() -> u64;
 
-        /// The sample that a message holds, or tells of; nothing, if it is gone, or was never
-        /// one.
+        /// The sample that a message holds, or, of a structure, tells of; nothing, if it is gone, or was
+        /// never one.
         #[doc(hidden)]
         #[allow(private_interfaces)]
         fn hold(
@@ -106,6 +106,11 @@ pub(super) mod sealed {
             message: &[u8],
             member: &Arc<Member>,
         ) -> Result<Option<Held<Self>>, NotASample>;
+
+        /// The sample that lies in a buffer; nothing, if it cannot.
+        #[doc(hidden)]
+        #[allow(private_interfaces)]
+        fn hold_shared(bytes: Bytes) -> Result<Option<Held<Self>>, NotASample>;
 
         /// The sample whose `len` bytes, and nothing else, were copied to the beginning of `few`.
         #[doc(hidden)]
@@ -149,9 +154,15 @@ pub(super) mod sealed {
         fn hold(
             form: Form,
             message: &[u8],
-            member: &Arc<Member>,
+            _: &Arc<Member>,
         ) -> Result<Option<Held<T>>, NotASample> {
-            hold(form, message, member)
+            form.bytes(message).map_or(Ok(None), hold)
+        }
+
+        #[inline]
+        #[allow(private_interfaces)]
+        fn hold_shared(bytes: Bytes) -> Result<Option<Held<T>>, NotASample> {
+            hold(bytes)
         }
 
         #[inline(always)]
@@ -201,9 +212,15 @@ pub(super) mod sealed {
         fn hold(
             form: Form,
             message: &[u8],
-            member: &Arc<Member>,
+            _: &Arc<Member>,
         ) -> Result<Option<Held<[T]>>, NotASample> {
-            hold(form, message, member)
+            form.bytes(message).map_or(Ok(None), hold)
+        }
+
+        #[inline]
+        #[allow(private_interfaces)]
+        fn hold_shared(bytes: Bytes) -> Result<Option<Held<[T]>>, NotASample> {
+            hold(bytes)
         }
 
         #[inline(always)]
@@ -262,6 +279,12 @@ pub(super) mod sealed {
             Ok(Some(Held::arena(extents)))
         }
 
+        #[allow(private_interfaces)]
+        fn hold_shared(_: Bytes) -> Result<Option<Held<Self>>, NotASample> {
+            // None of them is told of as bytes.
+            Ok(None)
+        }
+
         #[inline]
         #[allow(private_interfaces)]
         fn hold_few(_: &Few, _: usize) -> Result<Held<Self>, NotHeld> {
@@ -271,14 +294,7 @@ pub(super) mod sealed {
     }
 
     #[inline]
-    fn hold<T: Flat + ?Sized>(
-        form: Form,
-        message: &[u8],
-        member: &Arc<Member>,
-    ) -> Result<Option<Held<T>>, NotASample> {
-        let Some(bytes) = form.bytes(message, member) else {
-            return Ok(None);
-        };
+    fn hold<T: Flat + ?Sized>(bytes: Bytes) -> Result<Option<Held<T>>, NotASample> {
         match Held::check(bytes) {
             Ok(held) => Ok(Some(held)),
             Err(NotHeld::Shape) => Ok(None),

@@ -128,13 +128,14 @@ impl<T: Flat + ?Sized> Publisher<T> {
     }
 
     fn buffer(&mut self, len: usize) -> Result<Buffer, PublishError> {
-        Ok(self.store.buffer(self.writer.position(), len)?)
+        Ok(self.store.buffer(&self.writer, len)?)
     }
 
     fn tell(&mut self, buffer: Buffer, len: usize) -> Result<u64, PublishError> {
-        // Kept first, so that a subscriber that reads the reference finds the buffer.
-        let reference = self.store.keep(buffer, self.writer.position(), len);
-        Ok(self.writer.write(&reference.pack(), Deadline::NOW)?)
+        let reference = buffer.reference(len).pack();
+        let position = self.writer.write(&reference, Deadline::NOW)?;
+        self.store.keep(buffer, position);
+        Ok(position)
     }
 
     /// Takes the room of a loan back.

@@ -4,35 +4,58 @@
 //! publisher: buffer, no other rights --fill--> sample reference in the ring
 //!              ^                                |  readers take rights by the reference
 //!              |                                v
-//!              +--reissue-- no other rights <-- kept: the last few samples
+//!              +--take the reference back-- no other rights <-- kept: the last few samples
 //! ```
 //!
-//! A buffer is a segment that is only read. Its publisher keeps a right on those of its last
-//! samples. A subscriber that reads a sample reference makes itself a right out of the segment's
-//! name, as a process does that finds a segment by name. So a sample costs its publisher the same
+//! A buffer is a segment that is only read, and that its publisher keeps (G3 of
+//! `portolan_shm::rights`) for as long as it may write it again. A subscriber that reads a sample
+//! reference makes itself a right out of the segment's name, as a process does that finds a segment
+//! by name, and then looks at the reference once more. So a sample costs its publisher the same
 //! for any number of subscribers. The memory is freed with the last right on it, also if the
 //! process that held the right died.
 //!
+//! # Cost of a long sample that nobody touches: lines that change hands
+//!
+//! | step | lines that come from another core |
+//! |---|---|
+//! | publisher: who has a right on the oldest buffer? | **the subscriber's row of rights** (it wrote it) |
+//! | publisher: take the buffer's reference back | **its unit** (the subscriber has a copy); asked for while the row comes |
+//! | publisher: write the next reference | the next unit (the subscriber polls it) |
+//! | subscriber: find it | **that unit** |
+//! | subscriber: count a right, look at the reference again | its row (the publisher has looked at it) |
+//! | subscriber: read the buffer's status and memory | - (lines that change only when the buffer is made or let go of) |
+//! | subscriber: drop the right | - (its row) |
+//!
+//! Three lines carry something: the reference, the reference that is taken back, and the
+//! subscriber's count. With more subscribers there is one more row for each space. Neither side
+//! writes the status of the buffer, and no subscriber looks at its publisher's row.
+//!
 //! # Invariants
 //!
-//! - **B1** Only the publisher writes a buffer, while no other process has a right on it or knows
-//!   its name. Reissuing gives it a new name, and fails if another process has a right, or makes
-//!   one meanwhile (`port::shared_entries`). A structure is written in extents of the publisher,
-//!   which become buffers when it is published.
+//! - **B1** Only the publisher writes a buffer, while no other process has a right on it or can make
+//!   one that counts: the reference is taken back first, which a subscriber finds that counts its
+//!   right later (M9 of `portolan_shm::channel`). A structure is written in extents of the publisher,
+//!   which become buffers when it is published, and are never written again.
 //! - **B2** Rights on buffers are handles of samples, and travel in no message: so counting
 //!   all spaces' rows is counting all of them.
-//! - **B3** Of the last `history` samples, those in buffers have a right of their publisher's.
+//! - **B3** Of the last `history` samples, those in buffers have a right of their publisher's, and
+//!   their references stand.
+//! - **B4** A reference counts only where the space wrote it that keeps the buffer, or if no space
+//!   keeps the buffer any more. So a reference to another space's buffer, or to a kept one among
+//!   those of a structure, is none.
 
 use super::sample::Bytes;
+use crate::channel::{Reader, Writer};
 use crate::port::BindError;
+use crate::port::kept::Kept;
 use crate::port::segment::Segment;
 use crate::port::shared_entries;
 use crate::space::Member;
 use crate::{AllocateError, Domain, SharedExtent};
 use portolan_abi::beside::{self, BufferName};
-use portolan_abi::owner::Size;
 use portolan_abi::port::PortName;
 use portolan_arena::header::MAX_PARTS;
+use portolan_shm::mark;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -45,6 +68,8 @@ const HERE: [u8; TAG] = [0; TAG];
 const THERE: [u8; TAG] = [1, 0, 0, 0, 0, 0, 0, 0];
 /// Before the names of a structure's buffers.
 const ARENA: [u8; TAG] = [2, 0, 0, 0, 0, 0, 0, 0];
+/// Of a reference that was taken back: the sample is gone.
+const GONE: [u8; TAG] = [3, 0, 0, 0, 0, 0, 0, 0];
 /// Bytes of such a name.
 const NAME: usize = BufferName::BYTES;
 /// The most bytes of the reference of a structure.
@@ -88,15 +113,23 @@ impl Form {
         is_here.then_some((words, len.checked_sub(TAG)?))
     }
 
-    /// The bytes of the sample that a message holds, or tells of.
+    /// The bytes of the sample that a message holds; `None` if they lie elsewhere.
     #[inline]
-    pub(super) fn bytes(self, message: &[u8], member: &Arc<Member>) -> Option<Bytes> {
+    pub(super) fn bytes(self, message: &[u8]) -> Option<Bytes> {
         let Self::Tagged = self else {
             return Some(Bytes::copy(message));
         };
         match message.split_first_chunk::<TAG>()? {
             (&HERE, bytes) => Some(Bytes::copy(bytes)),
-            (&THERE, reference) => SampleReference::unpack(reference)?.take(member),
+            _ => None,
+        }
+    }
+
+    /// Where the sample lies of which a message tells.
+    #[inline]
+    pub(super) fn reference(self, message: &[u8]) -> Option<SampleReference> {
+        match message.split_first_chunk::<TAG>()? {
+            (&THERE, reference) if self == Self::Tagged => SampleReference::unpack(reference),
             _ => None,
         }
     }
@@ -133,9 +166,21 @@ impl SampleReference {
         })
     }
 
-    /// Our own right on the buffer; `None` if it is used for a later sample, or gone.
-    fn take(self, member: &Arc<Member>) -> Option<Bytes> {
-        let right = shared_entries::join_told(member, self.buffer)?;
+    /// Our own right on the buffer, of which `reader` has read at `position`; `None` if it is used
+    /// for a later sample, or gone.
+    pub(super) fn take(
+        self,
+        member: &Arc<Member>,
+        reader: &Reader,
+        position: u64,
+    ) -> Option<Bytes> {
+        let (right, joined) = shared_entries::join_told(member, self.buffer)?;
+        mark!("topic.joined");
+        // B1, B4. From here on the publisher counts our right before it writes the buffer.
+        let told_by = reader.still_begins(position, u64::from_le_bytes(THERE))?;
+        if joined.keeper != 0 && joined.keeper != told_by {
+            return None;
+        }
         let (segment, frozen) = Segment::taken(right)?;
         if !frozen || self.len > segment.len() {
             return None;
@@ -163,35 +208,64 @@ pub(super) fn structure_of(message: &[u8], member: &Arc<Member>) -> Option<Vec<S
     }
     let buffer = |name: &[u8; NAME]| {
         let port = BufferName::decode(name).ok()?.into();
-        let (segment, frozen) = Segment::taken(shared_entries::join_told(member, port)?)?;
+        let (right, joined) = shared_entries::join_told(member, port)?;
+        // B4: a structure's buffers are not kept.
+        let (segment, frozen) = Segment::taken(right).filter(|_| joined.keeper == 0)?;
         frozen.then(|| SharedExtent::of(segment))
     };
     names.iter().map(buffer).collect()
 }
 
-/// A buffer that no other space has a right on (B1).
+/// A buffer that no other space has a right on, nor can make one that counts (B1).
 pub(super) struct Buffer {
-    segment: Segment,
+    kept: Kept,
 }
 
 impl Buffer {
     fn make(domain: &Domain, len: usize) -> Result<Self, BindError> {
-        // All of it, so that it serves samples of other lengths too.
-        let extent = domain.allocate(Size::for_bytes(len).bytes())?;
-        match domain.share_extent(extent) {
-            Ok(shared) => Ok(Self {
-                segment: shared.into_segment(),
-            }),
-            Err(refused) => Err(refused.why),
-        }
+        Kept::make(domain, len).map(|kept| Self { kept })
+    }
+
+    /// What tells of a sample in its first `len` bytes.
+    pub(super) fn reference(&self, len: usize) -> SampleReference {
+        let buffer = self.kept.name();
+        SampleReference { buffer, len }
     }
 
     pub(super) fn bytes(&self) -> &[u8] {
-        self.segment.bytes()
+        self.kept.bytes()
     }
 
     pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
-        self.segment.bytes_mut()
+        self.kept.bytes_mut()
+    }
+}
+
+/// A buffer that a sample may lie in.
+struct Told {
+    kept: Kept,
+    /// The position of the unit that names it; none, once what it says was taken back.
+    at: Option<u64>,
+}
+
+impl Told {
+    /// Whether it is a buffer again to write to (B1). Takes its reference back, unless a subscriber
+    /// is seen to have a right on it.
+    fn comes_back(&mut self, writer: &Writer) -> bool {
+        if let Some(at) = self.at {
+            // Comes beside the rows of the spaces.
+            writer.will_take_back(at);
+        }
+        if !self.kept.is_ours_alone() {
+            return false;
+        }
+        let Some(at) = self.at.take() else {
+            return true;
+        };
+        writer.take_back(at, u64::from_le_bytes(GONE));
+        mark!("topic.taken_back");
+        // Again: a subscriber may have made a right before it was taken back.
+        self.kept.is_ours_alone()
     }
 }
 
@@ -200,9 +274,11 @@ pub(super) struct Store {
     domain: Domain,
     history: u64,
     /// Of the last samples, by position (B3).
-    told: VecDeque<(u64, Segment)>,
-    /// Of earlier ones; readers may have rights on them still.
-    spare: VecDeque<Segment>,
+    told: VecDeque<(u64, Told)>,
+    /// The same, of structures.
+    structures: VecDeque<(u64, Segment)>,
+    /// Of earlier samples; readers may have rights on them still.
+    spare: VecDeque<Told>,
 }
 
 impl Store {
@@ -211,6 +287,7 @@ impl Store {
             domain: domain.clone(),
             history: history.max(1),
             told: VecDeque::new(),
+            structures: VecDeque::new(),
             spare: VecDeque::new(),
         }
     }
@@ -221,18 +298,19 @@ impl Store {
 
     /// How many there are.
     pub(super) fn buffers(&self) -> usize {
-        self.told.len() + self.spare.len()
+        self.told.len() + self.structures.len() + self.spare.len()
     }
 
-    /// A buffer for the sample at `position`, of `len` bytes at least.
-    pub(super) fn buffer(&mut self, position: u64, len: usize) -> Result<Buffer, BindError> {
-        self.retire(position);
+    /// A buffer for the sample that `writer` writes next, of `len` bytes at least.
+    pub(super) fn buffer(&mut self, writer: &Writer, len: usize) -> Result<Buffer, BindError> {
+        self.retire(writer.position());
         for index in 0..self.spare.len() {
-            if self.spare[index].len() < len || !self.spare[index].reissue() {
+            let told = &mut self.spare[index];
+            if told.kept.len() < len || !told.comes_back(writer) {
                 continue;
             }
-            if let Some(segment) = self.spare.remove(index) {
-                return Ok(Buffer { segment });
+            if let Some(Told { kept, .. }) = self.spare.remove(index) {
+                return Ok(Buffer { kept });
             }
         }
         match Buffer::make(&self.domain, len) {
@@ -245,49 +323,55 @@ impl Store {
         }
     }
 
-    /// Keeps what was filled for the sample at `position`, and says where it lies.
-    pub(super) fn keep(&mut self, buffer: Buffer, position: u64, len: usize) -> SampleReference {
-        let Buffer { segment } = buffer;
-        let buffer = segment.right().to.port;
-        self.told.push_back((position, segment));
-        SampleReference { buffer, len }
+    /// Keeps the buffer of the sample at `position`, which tells of it.
+    pub(super) fn keep(&mut self, buffer: Buffer, position: u64) {
+        let Buffer { kept } = buffer;
+        let at = Some(position);
+        self.told.push_back((position, Told { kept, at }));
     }
 
     /// Keeps the buffers of a structure that is the sample at `position`, and says where they lie.
     pub(super) fn keep_all(&mut self, buffers: Vec<Segment>, position: u64) -> Vec<u8> {
         let reference = names_of(&buffers);
         let told = buffers.into_iter().map(|buffer| (position, buffer));
-        self.told.extend(told);
+        self.structures.extend(told);
         reference
     }
 
     /// Lets go of structures that are no longer among the last ones before `position` (B3), for
     /// good: each next one comes in memory of its own.
     pub(super) fn let_go(&mut self, position: u64) {
-        self.retire(position);
-        self.spare.clear();
+        let oldest = self.oldest(position);
+        let gone = self.structures.partition_point(|(at, _)| *at < oldest);
+        self.structures.drain(..gone);
     }
 
     /// Takes back a buffer that was not told of.
     pub(super) fn give_back(&mut self, buffer: Buffer) {
-        self.put_by(buffer.segment);
+        let Buffer { kept } = buffer;
+        self.put_by(Told { kept, at: None });
     }
 
     /// Lets go of samples that are no longer among the last ones before `position` (B3).
     fn retire(&mut self, position: u64) {
-        let oldest = position.saturating_sub(self.history);
-        while self.told.front().is_some_and(|(told, _)| *told < oldest)
-            && let Some((_, segment)) = self.told.pop_front()
+        let oldest = self.oldest(position);
+        while self.told.front().is_some_and(|(at, _)| *at < oldest)
+            && let Some((_, told)) = self.told.pop_front()
         {
-            self.put_by(segment);
+            self.put_by(told);
         }
     }
 
+    /// The first of the last samples before `position`.
+    fn oldest(&self, position: u64) -> u64 {
+        position.saturating_sub(self.history)
+    }
+
     /// What is kept longest is let go: it is too small, or a subscriber holds it.
-    fn put_by(&mut self, segment: Segment) {
+    fn put_by(&mut self, told: Told) {
         if self.spare.len() == SPARE {
             self.spare.pop_front();
         }
-        self.spare.push_back(segment);
+        self.spare.push_back(told);
     }
 }

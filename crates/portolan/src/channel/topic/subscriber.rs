@@ -1,9 +1,9 @@
 //! A subscriber gets the samples of all publishers of its topic.
 
 use super::payload::Payload;
-use super::plain::NotHeld;
+use super::plain::{Held, NotHeld};
 use super::sample::Few;
-use super::store::Form;
+use super::store::{Form, SampleReference};
 use super::{NotASample, RendezvousChannel, Sample, SubscribeError, TopicError, check, form_of};
 use crate::channel::{ReadError, Reader, ReaderOptions, Since};
 use crate::space::Member;
@@ -168,7 +168,12 @@ impl<T: Payload + ?Sized> Subscriber<T> {
             bulk::load(words, bytemuck::cast_slice_mut(&mut few).get_mut(..len)?);
             Some(len)
         })?;
-        match T::hold(source.form, &bytemuck::cast_slice(&few)[..len], member) {
+        let message = &bytemuck::cast_slice(&few)[..len];
+        let held = match source.form.reference(message) {
+            Some(reference) => hold_told::<T>(reference, reader, position, member),
+            None => T::hold(source.form, message, member),
+        };
+        match held {
             Ok(Some(held)) => {
                 let missed = std::mem::take(&mut source.missed);
                 let sample = Sample::new(held, source.publisher, position, missed);
@@ -421,6 +426,19 @@ enum Amiss {
     Sample(u64, NotASample),
 }
 
+/// The sample in a buffer of which `reader` has read at `position`; nothing, if it is gone, or was
+/// never one.
+#[inline]
+fn hold_told<T: Payload + ?Sized>(
+    reference: SampleReference,
+    reader: &Reader,
+    position: u64,
+    member: &Arc<Member>,
+) -> Result<Option<Held<T>>, NotASample> {
+    let bytes = reference.take(member, reader, position);
+    bytes.map_or(Ok(None), T::hold_shared)
+}
+
 /// A sample that one publisher has written, and how many of its were missed.
 #[inline]
 fn next_of<T: Payload + ?Sized>(
@@ -432,7 +450,11 @@ fn next_of<T: Payload + ?Sized>(
         match reader.receive(Deadline::NOW) {
             Ok(received) => {
                 let position = received.position();
-                match T::hold(source.form, &received, member) {
+                let held = match source.form.reference(&received) {
+                    Some(reference) => hold_told::<T>(reference, reader, position, member),
+                    None => T::hold(source.form, &received, member),
+                };
+                match held {
                     Ok(Some(held)) => {
                         // A forked child has come no further than the wait set.
                         if member.traces(EventKind::Take) {

@@ -257,6 +257,17 @@ impl ReceiveRight {
                 .wanted
                 .fetch_and(!event::NO_MORE_SENDERS, Ordering::SeqCst);
             Notice::NoMoreSenders
+        } else if events & event::REACH != 0 {
+            // Before the look: a change after it raises the event again.
+            sleep.take_event(event::REACH);
+            let (token, is_out, more) = watches::take_reach(member, port)?;
+            if more {
+                sleep.raise(port.generation, event::REACH);
+            }
+            match is_out {
+                true => Notice::Unreachable { token },
+                false => Notice::Reachable { token },
+            }
         } else {
             sleep.take_event(event::DEAD_NAME);
             let (token, more) = watches::take_fired(member, port)?;

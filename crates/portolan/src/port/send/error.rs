@@ -33,9 +33,9 @@ pub enum SendError {
         /// Slots of the queue.
         slots: usize,
     },
-    /// The peer's: the port is gone, by its owner's act or death.
+    /// The peer's: the port is gone, by its owner's act or death; or by that of a node between.
     #[error(
-        "the port is dead: its owner closed it or died; drop this right and look the name up again"
+        "the port is dead: its owner closed it or died, or it was on another node, which was given up or spans the domain no more; drop this right and look the name up again"
     )]
     DeadName,
     /// The caller's: requests go to synchronous ports, messages to asynchronous ones.

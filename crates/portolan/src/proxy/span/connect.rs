@@ -1,6 +1,8 @@
 //! Finds a port by its name: in the domain, and where there is none, through its node.
 
-use crate::port::{ConnectError, look_for_port, name_changes, node_of, taken_name};
+use crate::port::{
+    ConnectError, from_monotonic_nanos, look_for_port, name_changes, node_of, taken_name,
+};
 use crate::space::Member;
 use crate::{
     Access, Deadline, Domain, Message, PendingReply, RequestError, Right, SendRight, Urgency,
@@ -29,8 +31,9 @@ impl Domain {
     ///
     /// # Errors
     ///
-    /// [`ConnectError::NoSuchPort`] once the deadline has passed, or [`ConnectError::NoNode`] if a
-    /// node is named and none spans the domain. At once: [`ConnectError::BadName`];
+    /// [`ConnectError::NoSuchPort`] once the deadline has passed, or, if a node is named,
+    /// [`ConnectError::Unreachable`] if that is silent, and [`ConnectError::NoNode`] if none spans the
+    /// domain here. At once: [`ConnectError::BadName`];
     /// [`ConnectError::Ambiguous`] if several other nodes have such a port;
     /// [`ConnectError::NoSuchNode`]; [`ConnectError::BadAnswer`].
     ///
@@ -90,6 +93,8 @@ struct Search<'m> {
     again: Option<Instant>,
     /// How long to wait before that the next time.
     pause: Duration,
+    /// Since when the named node is silent, by the last answer.
+    silent_since: Option<Instant>,
 }
 
 impl<'m> Search<'m> {
@@ -108,6 +113,7 @@ impl<'m> Search<'m> {
             pending: None,
             again: None,
             pause: AGAIN.0,
+            silent_since: None,
         })
     }
 
@@ -174,12 +180,19 @@ impl<'m> Search<'m> {
     }
 
     /// What the node says; nothing, if the port that it has found is dead by now.
-    fn read(&self, mut answer: Message) -> Result<Option<SendRight>, ConnectError> {
+    fn read(&mut self, mut answer: Message) -> Result<Option<SendRight>, ConnectError> {
         let bad = || ConnectError::BadAnswer {
             node: node_here(self.member).unwrap_or_default(),
         };
         let says = NamesAnswer::decode(answer.header()).map_err(|_| bad())?;
+        self.silent_since = None;
         match (says.says, self.node) {
+            // It may come back: it is asked for again.
+            (Says::Unreachable, Some(_)) => {
+                let since = says.entries.first().map(|node| node.silent_since);
+                self.silent_since = since.map(from_monotonic_nanos);
+                Ok(None)
+            }
             (Says::Found, _) => match answer.take_rights().pop() {
                 Some(Right::Send(right)) => Ok(Some(right).filter(SendRight::is_live)),
                 _ => Err(bad()),
@@ -198,6 +211,13 @@ impl<'m> Search<'m> {
     fn not_found(&self, wanted: &str) -> ConnectError {
         if self.node.is_some() && node_here(self.member).is_none() {
             return ConnectError::NoNode;
+        }
+        if let (Some(node), Some(since)) = (self.node, self.silent_since) {
+            return ConnectError::Unreachable {
+                name: self.name.as_str().to_owned(),
+                node: node.as_str().to_owned(),
+                since,
+            };
         }
         ConnectError::NoSuchPort {
             name: wanted.to_owned(),

@@ -1,6 +1,6 @@
 //! A query: what a program asks its domain's node.
 
-use crate::port::{check_node, wake_waiters};
+use crate::port::{check_node, monotonic_nanos, wake_waiters};
 use crate::proxy::time_left;
 use crate::{BindError, Message, SendOnceRight, SendRight};
 use portolan_abi::node::{NamesAnswer, NamesQuestion, NodeEntry, NodeName, Says};
@@ -62,7 +62,7 @@ impl Query {
     /// [`BindError::BadNode`]; the program asks again.
     pub fn found(self, right: SendRight, node: &str) -> Result<(), BindError> {
         check_node(node)?;
-        self.say(Says::Found, &[node], Some(right));
+        self.say(Says::Found, &[(node, 0)], Some(right));
         Ok(())
     }
 
@@ -76,7 +76,8 @@ impl Query {
         nodes.iter().try_for_each(|node| check_node(node))?;
         // Of none it is not told: it asks again.
         if !nodes.is_empty() {
-            self.say(Says::Ambiguous, nodes, None);
+            let nodes: Vec<_> = nodes.iter().map(|node| (*node, 0)).collect();
+            self.say(Says::Ambiguous, &nodes, None);
         }
         Ok(())
     }
@@ -86,13 +87,20 @@ impl Query {
         self.say(Says::NoSuchNode, &[], None);
     }
 
-    fn say(mut self, says: Says, nodes: &[&str], right: Option<SendRight>) {
-        let entry = |node: &&str| {
-            let name = NodeName::new(node)?;
-            Some(NodeEntry {
-                name,
-                silent_since: 0,
-            })
+    /// Tells the program that the node that it has named is silent since then. It asks again after a
+    /// while; if its deadline passes meanwhile, that is what it says.
+    pub fn unreachable(self, since: Instant) {
+        let node = self.node.clone().unwrap_or_default();
+        // 0 says that it is not.
+        let since = monotonic_nanos(since).max(1);
+        self.say(Says::Unreachable, &[(&node, since)], None);
+    }
+
+    /// The nodes are told of with since when they are silent.
+    fn say(mut self, says: Says, nodes: &[(&str, u64)], right: Option<SendRight>) {
+        let entry = |(node, silent_since): &(&str, u64)| {
+            let (name, silent_since) = (NodeName::new(node)?, *silent_since);
+            Some(NodeEntry { name, silent_since })
         };
         let answer = NamesAnswer {
             says,

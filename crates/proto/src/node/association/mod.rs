@@ -7,8 +7,10 @@
 //! | `sending` | what is to be written: one turn of the link after another |
 //! | `receiving` | messages arrive: admitted, held, delivered, thrown away |
 //! | `transfers` | long payloads, in fragments, there and here |
+//! | `bulk` | whose fragment goes next |
 //! | `requests` | requests that are open, answers that are kept |
 
+mod bulk;
 mod control;
 mod receiving;
 mod requests;
@@ -22,10 +24,11 @@ use super::fault::{Fault, Planted};
 use super::flow::{Kept, Receiving, Say, Sending, Way};
 use super::port::{Budget, Port};
 use super::types::{
-    DomainKey, Event, FlowKey, Outcome, PortKey, RECORD_COST, RequestKey, Settings,
+    DomainKey, Event, FlowEnd, FlowKey, Outcome, PortKey, RECORD_COST, RequestKey, Settings,
 };
 use super::violation::Over;
 use crate::Time;
+use bulk::Bulk;
 use core::time::Duration;
 use portolan_abi::node::{AssociationId, NodeId};
 use requests::{KeptAnswer, OpenRequest};
@@ -147,12 +150,13 @@ pub(super) struct Association<P> {
     ready: FairQueue<Turn>,
 
     out: BTreeMap<u32, OutTransfer>,
+    /// Of those that are not announced: the last one, and the last number that was given.
+    last_transfer: u32,
     last_transfer_sent: u32,
     last_announced_sent: u32,
     /// Turns that wait until there are fewer transfers.
     stuck: FairQueue<Turn>,
-    /// Transfers that may send a fragment, in turn.
-    bulk: VecDeque<u32>,
+    bulk: Bulk,
     aborts: VecDeque<u32>,
     incoming: BTreeMap<u32, InTransfer<P>>,
     last_transfer_received: u32,
@@ -202,10 +206,11 @@ impl<P: Clone> Association<P> {
             empties: FairQueue::default(),
             ready: FairQueue::default(),
             out: BTreeMap::new(),
+            last_transfer: 0,
             last_transfer_sent: 0,
             last_announced_sent: ANNOUNCED - 1,
             stuck: FairQueue::default(),
-            bulk: VecDeque::new(),
+            bulk: Bulk::new(cx.planted),
             aborts: VecDeque::new(),
             incoming: BTreeMap::new(),
             last_transfer_received: 0,
@@ -313,10 +318,17 @@ impl<P: Clone> Association<P> {
                 self.end_request(cx, request, Outcome::NodeLost);
             }
         }
+        let flows = self.sending.iter().map(|(flow, sending)| FlowEnd {
+            flow: self.flow_key(*flow),
+            acknowledged: sending.first,
+            lost: sending.kept.len() as u64,
+        });
+        let flows = flows.collect();
         cx.events.push_back(Event::Over {
             peer: self.peer,
             association: self.serial,
             why,
+            flows,
         });
     }
 

@@ -24,9 +24,12 @@ pub(super) enum Subject {
     Answer(u64),
 }
 
-/// A transfer that goes out.
+/// A transfer that goes out. An announced one has the number by which the peer knows it; any other
+/// gets that when it opens, because the peer sees them open in the order of their numbers.
 #[derive(Debug)]
 pub(super) struct OutTransfer {
+    /// What the peer knows it by; 0 until then.
+    number: u32,
     pub(super) subject: Subject,
     /// Flags of the record that opens it.
     pub(super) flags: RecordFlags,
@@ -38,11 +41,12 @@ pub(super) struct OutTransfer {
 }
 
 impl OutTransfer {
-    pub(super) fn new(subject: Subject, flags: RecordFlags, total: u64, announced: bool) -> Self {
+    fn new(number: u32, subject: Subject, flags: RecordFlags, total: u64) -> Self {
         Self {
+            number,
             subject,
             flags,
-            is_announced: announced,
+            is_announced: number != 0,
             is_opened: false,
             offset: 0,
             total,
@@ -101,14 +105,15 @@ impl<P: Clone> Association<P> {
         let last = if announced {
             &mut self.last_announced_sent
         } else {
-            &mut self.last_transfer_sent
+            &mut self.last_transfer
         };
         *last += 1;
         let transfer = *last;
-        let out = OutTransfer::new(subject, flags, total, announced);
+        let number = if announced { transfer } else { 0 };
+        let out = OutTransfer::new(number, subject, flags, total);
         self.out.insert(transfer, out);
         if !announced {
-            self.bulk.push_back(transfer);
+            self.bulk.add(subject, transfer);
         }
         Some(transfer)
     }
@@ -122,7 +127,7 @@ impl<P: Clone> Association<P> {
         if let Some(out) = self.out.get_mut(&transfer)
             && std::mem::take(&mut out.is_announced)
         {
-            self.bulk.push_back(transfer);
+            self.bulk.add(out.subject, transfer);
             let way = Way::Transfer {
                 transfer,
                 charged: false,
@@ -149,9 +154,9 @@ impl<P: Clone> Association<P> {
         let Some(out) = self.out.remove(&transfer) else {
             return;
         };
-        self.bulk.retain(|other| *other != transfer);
+        self.bulk.remove(out.subject, transfer);
         if out.is_opened && out.offset < out.total {
-            self.aborts.push_back(transfer);
+            self.aborts.push_back(out.number);
         }
         // There is room for another one.
         if let Some(turn) = self.stuck.pop() {
@@ -159,7 +164,7 @@ impl<P: Clone> Association<P> {
         }
     }
 
-    /// The next fragment: each transfer one, in turn.
+    /// The next fragment.
     pub(in super::super) fn next_fragment(&mut self, now: crate::Time) -> Option<OutFragment<P>> {
         if let Some(transfer) = self.aborts.pop_front() {
             return Some(OutFragment {
@@ -173,54 +178,64 @@ impl<P: Clone> Association<P> {
                 payload: None,
             });
         }
-        while let Some(transfer) = self.bulk.pop_front() {
+        while let Some((turn, transfer)) = self.bulk.take() {
             let Some(out) = self.out.get(&transfer) else {
                 continue;
             };
-            let (subject, flags) = (out.subject, out.flags);
-            if !out.is_opened {
-                let Some(record) = self.opening(now, subject, flags) else {
-                    continue;
-                };
-                if let Some(out) = self.out.get_mut(&transfer) {
-                    out.is_opened = true;
-                }
-                self.bulk.push_back(transfer);
-                return Some(OutFragment {
-                    head: FragmentHead {
-                        transfer,
-                        offset: 0,
-                        length: u32::try_from(record.len()).unwrap_or(u32::MAX),
-                        kind: FragmentKind::Opens,
-                    },
-                    record,
-                    payload: None,
-                });
+            let subject = out.subject;
+            let fragment = self.fragment_of(now, transfer);
+            let out = self.out.get(&transfer);
+            let has_more = fragment.is_some() && out.is_some_and(|out| out.offset < out.total);
+            if !has_more {
+                self.bulk.remove(subject, transfer);
             }
-            let Some(payload) = self.payload_of(subject) else {
-                continue;
-            };
-            let Some(out) = self.out.get_mut(&transfer) else {
-                continue;
-            };
-            let offset = out.offset;
-            let bytes = (out.total - offset).min(u64::from(MAX_FRAGMENT));
-            out.offset += bytes;
-            if out.offset < out.total {
-                self.bulk.push_back(transfer);
+            self.bulk.again(turn, has_more);
+            if fragment.is_some() {
+                return fragment;
             }
+        }
+        None
+    }
+
+    /// The next fragment of a transfer: the record that opens it, or bytes.
+    fn fragment_of(&mut self, now: crate::Time, transfer: u32) -> Option<OutFragment<P>> {
+        let out = self.out.get(&transfer)?;
+        let (subject, flags) = (out.subject, out.flags);
+        if !out.is_opened {
+            let record = self.opening(now, subject, flags)?;
+            let out = self.out.get_mut(&transfer)?;
+            out.is_opened = true;
+            if out.number == 0 {
+                self.last_transfer_sent += 1;
+                out.number = self.last_transfer_sent;
+            }
+            let transfer = out.number;
             return Some(OutFragment {
                 head: FragmentHead {
                     transfer,
-                    offset,
-                    length: u32::try_from(bytes).unwrap_or(u32::MAX),
-                    kind: FragmentKind::Data,
+                    offset: 0,
+                    length: u32::try_from(record.len()).unwrap_or(u32::MAX),
+                    kind: FragmentKind::Opens,
                 },
-                record: Vec::new(),
-                payload: Some((payload, offset..offset + bytes)),
+                record,
+                payload: None,
             });
         }
-        None
+        let payload = self.payload_of(subject)?;
+        let out = self.out.get_mut(&transfer)?;
+        let (transfer, offset) = (out.number, out.offset);
+        let bytes = (out.total - offset).min(u64::from(MAX_FRAGMENT));
+        out.offset += bytes;
+        Some(OutFragment {
+            head: FragmentHead {
+                transfer,
+                offset,
+                length: u32::try_from(bytes).unwrap_or(u32::MAX),
+                kind: FragmentKind::Data,
+            },
+            record: Vec::new(),
+            payload: Some((payload, offset..offset + bytes)),
+        })
     }
 
     fn payload_of(&mut self, subject: Subject) -> Option<P> {

@@ -1,0 +1,410 @@
+//! Whom a running node believes and refuses: what the authority states, certificates and their
+//! renewal.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use portolan_transport::tls::Certificate;
+use portolan_transport::{Moment, NodeId};
+
+use super::status::AuthorityStatus;
+use super::{Ask, LOOK, Node, ask};
+use crate::audit::{self, Event};
+use crate::authority::{self, Authority, renew_at};
+use crate::join::Bucket;
+use crate::state::State;
+use crate::statements::{Change, Refusal, Statements};
+use crate::{NodeError, Result};
+
+/// How long peers have to get a new certificate once an authority is believed no more. Then their
+/// links end, and only those with a certificate that is believed come back.
+const GRACE: Duration = Duration::from_secs(10);
+/// Certificates that a peer may ask for at once, and how often: each costs a signature and a line in
+/// the audit log.
+const RENEWALS: (u32, Duration) = (4, Duration::from_secs(60));
+/// Signatures of statements that were found wrong, of one peer, between two looks.
+const MOST_WRONG: u32 = 16;
+/// How long a command waits for a node that starts or ends.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Who has said what comes from this machine.
+const COMMAND: &str = "a command";
+
+/// Whom a node believes.
+#[derive(Debug)]
+pub(super) struct Trust {
+    pub(super) statements: Statements,
+    /// Its own.
+    pub(super) certificate: Certificate,
+    /// The authorities that links are checked by.
+    believed: Vec<Vec<u8>>,
+    /// All links are checked anew then.
+    pub(super) cuts_at: Option<Duration>,
+    /// What is not on the disk yet, because there was no room.
+    is_unkept: bool,
+    renewals: BTreeMap<NodeId, Bucket>,
+    wrong: BTreeMap<NodeId, u32>,
+}
+
+impl Trust {
+    pub(super) fn new(state: &State, now: Moment) -> Result<Self> {
+        let identity = authority::identity(state)?;
+        Ok(Self {
+            statements: Statements::load(state)?,
+            certificate: Certificate::read(&identity.certificate)?,
+            believed: authority::authorities(state, now)?,
+            cuts_at: None,
+            is_unkept: false,
+            renewals: BTreeMap::new(),
+            wrong: BTreeMap::new(),
+        })
+    }
+}
+
+impl Node {
+    /// Says all statements to peers, when they come; refuses whom they name.
+    pub(super) fn state_all(&mut self) {
+        for statement in self.trust.statements.all() {
+            self.engine.state(statement);
+        }
+        self.refuse_forgotten();
+    }
+
+    /// A peer has passed on a statement.
+    pub(super) fn hear(&mut self, peer: NodeId, statement: &[u8]) {
+        let wrong = self.trust.wrong.get(&peer).copied().unwrap_or_default();
+        if wrong >= MOST_WRONG {
+            return;
+        }
+        match self.accept(&peer.to_string(), statement) {
+            Ok(()) => {}
+            // One of an authority whose time was over before this node came.
+            Err(Refusal::NotBelieved { .. }) => {}
+            Err(why) => {
+                self.trust.wrong.insert(peer, wrong + 1);
+                self.refused(&peer.to_string(), &format!("a statement: {why}"));
+            }
+        }
+    }
+
+    /// A command has a statement; the answer.
+    pub(super) fn told(&mut self, digits: &str) -> String {
+        let accepted = match bytes_of(digits) {
+            Some(bytes) => self.accept(COMMAND, &bytes).map_err(|why| why.to_string()),
+            None => Err("it is not in hexadecimal digits".to_owned()),
+        };
+        let refused = accepted.err();
+        serde_json::json!({ "refused": refused }).to_string()
+    }
+
+    fn accept(&mut self, from: &str, bytes: &[u8]) -> std::result::Result<(), Refusal> {
+        let now = self.today();
+        if self.trust.statements.has(bytes) {
+            return Ok(());
+        }
+        let change = self.trust.statements.accept(bytes, now)?;
+        if !self.trust.statements.has(bytes) {
+            return Ok(());
+        }
+        self.engine.state(bytes);
+        self.keep_statements();
+        if let Some(event) = change.as_ref().and_then(|change| event_of(change, from)) {
+            self.note(&event);
+        }
+        self.refuse_forgotten();
+        self.believe_anew();
+        Ok(())
+    }
+
+    /// Keeps the statements. They hold whether or not there is room to keep them: it is tried again.
+    fn keep_statements(&mut self) {
+        let kept = self.trust.statements.keep(&self.state, self.today());
+        self.trust.is_unkept = kept.is_err();
+        if let Err(error) = kept {
+            self.log(&format!(
+                "cannot keep what the authority has stated: {error}"
+            ));
+        }
+    }
+
+    fn note(&mut self, event: &Event) {
+        let said = serde_json::to_string(event).unwrap_or_default();
+        self.log(&said);
+        if let Err(error) = audit::note(&self.state, self.today(), event) {
+            self.log(&format!("cannot write the audit log: {error}"));
+        }
+    }
+
+    /// The nodes that this one refuses.
+    pub(super) fn forgotten(&self) -> Vec<NodeId> {
+        let mut nodes = self.trust.statements.forgotten();
+        nodes.extend(self.state.forgotten().unwrap_or_default());
+        nodes.into_iter().collect()
+    }
+
+    fn refuse_forgotten(&mut self) {
+        let forgotten = self.forgotten();
+        if forgotten.contains(&self.id) {
+            self.log("the authority has stated that this node is refused");
+        }
+        self.cluster.forget(forgotten.iter().copied());
+        let (now, own) = (self.clock.now(), self.id);
+        for node in forgotten.into_iter().filter(|node| *node != own) {
+            self.engine.forget(now, node);
+            self.member_is_gone(node, false);
+        }
+    }
+
+    /// Checks links by the authorities that are believed now.
+    fn believe_anew(&mut self) {
+        let now = self.today();
+        let believed = self.trust.statements.believed(now);
+        if believed == self.trust.believed {
+            return;
+        }
+        let identity = authority::identity(&self.state);
+        let replaced = identity.and_then(|it| Ok(self.cluster.replace(&it, &believed)?));
+        if let Err(error) = replaced {
+            return self.log(&format!("cannot believe other authorities: {error}"));
+        }
+        self.keep_statements();
+        let old = std::mem::replace(&mut self.trust.believed, believed);
+        let gone: Vec<Certificate> = old
+            .iter()
+            .filter(|it| !self.trust.believed.contains(it))
+            .filter_map(|it| Certificate::read(it).ok())
+            .collect();
+        for authority in &gone {
+            let key = NodeId(authority.key).to_string();
+            self.note(&Event::Retired { key });
+        }
+        if !gone.is_empty() {
+            self.trust.cuts_at = Some(self.clock.now() + GRACE);
+        }
+        // The certificate may have to be issued again.
+        self.looks_at = self.clock.now();
+    }
+
+    /// An authority is believed no more: peers show their certificates again.
+    pub(super) fn check_links_anew(&mut self) {
+        self.trust.cuts_at = None;
+        self.engine.cut();
+    }
+
+    /// What each authority is that is believed.
+    pub(super) fn authorities(&self) -> Vec<AuthorityStatus> {
+        let worth = self.trust.statements.worth(self.today()).into_iter();
+        let status = worth.map(|it| AuthorityStatus {
+            key: NodeId(it.key).to_string(),
+            follows: it.follows.map(|key| NodeId(key).to_string()),
+            until: it.until.map(|until| until.to_string()),
+        });
+        status.collect()
+    }
+
+    // Certificates.
+
+    /// A peer wants its key signed again.
+    pub(super) fn renew_peer(&mut self, node: NodeId, request: &[u8]) {
+        let now = self.clock.now();
+        let bucket = self.trust.renewals.entry(node).or_default();
+        if !bucket.take(now, RENEWALS.0, RENEWALS.1) {
+            return self.refused(&node.to_string(), "it asks for too many certificates");
+        }
+        match self.sign(node, request) {
+            Ok(certificate) => self.engine.renewed(node, &certificate),
+            // Another node has the key.
+            Err(NodeError::NoAuthority) => {}
+            Err(error) => self.log(&format!("cannot renew {node}: {error}")),
+        }
+    }
+
+    /// Signs a peer's key again. It is the key that it has shown, and no other.
+    fn sign(&self, node: NodeId, request: &[u8]) -> Result<Vec<u8>> {
+        let authority = Authority::load(&self.state)?;
+        let key = authority::read_request(request)?;
+        let name = self.engine.name_of(node);
+        let certificate = authority.sign(&name, &key, self.today())?;
+        if Certificate::read(&certificate)?.node() != node {
+            return Err(NodeError::Wrong {
+                what: "it asks for the certificate of another key than its own".to_owned(),
+            });
+        }
+        let event = Event::Renewed {
+            node: audit::id(node),
+        };
+        audit::note(&self.state, self.today(), &event)?;
+        Ok(certificate)
+    }
+
+    pub(super) fn keep_renewed(&mut self, certificate: &[u8]) -> Result<()> {
+        let mut identity = authority::identity(&self.state)?;
+        identity.certificate = certificate.to_vec();
+        let new = Certificate::read(certificate)?;
+        // It must be one that peers accept: of an authority that this node believes, and no older
+        // than the one that there is.
+        if self.trust.statements.is_outdated(&new, self.today()) {
+            return Err(NodeError::Wrong {
+                what: "it is of an authority that has a successor, or is not believed".to_owned(),
+            });
+        }
+        self.cluster.replace(&identity, &self.trust.believed)?;
+        authority::renew(&self.state, certificate)?;
+        self.trust.certificate = new;
+        Ok(())
+    }
+
+    /// Whether the certificate is to be issued again: two thirds of its time are over, or another
+    /// authority has followed its own.
+    pub(super) fn is_to_renew(&self) -> bool {
+        let now = self.today();
+        let certificate = &self.trust.certificate;
+        now >= renew_at(certificate) || self.trust.statements.is_outdated(certificate, now)
+    }
+
+    /// Looks at what changes with time: authorities, the certificate, invitations.
+    pub(super) fn look(&mut self) {
+        let clock = self.clock.now();
+        self.looks_at = clock + LOOK;
+        self.refusals = 0;
+        self.sweep_members();
+        self.trust.wrong.clear();
+        self.trust
+            .renewals
+            .retain(|_, bucket| !bucket.is_full(clock));
+        let now = self.today();
+        // What cannot be swept now is refused by its time.
+        let _ = crate::invitations::sweep(&self.state, now);
+        if self.trust.is_unkept {
+            self.keep_statements();
+        }
+        self.believe_anew();
+        if self.is_to_renew() {
+            self.renew();
+        }
+        // A look comes when the next authority ends, too.
+        let next_end = self.trust.statements.next_end(now);
+        let left = next_end.map(|at| Duration::from_secs(at.seconds.saturating_sub(now.seconds)));
+        let at = clock + left.map_or(LOOK, |left| left.min(LOOK));
+        self.looks_at = self
+            .looks_at
+            .min(at.max(clock + Duration::from_millis(100)));
+    }
+
+    fn renew(&mut self) {
+        let own = authority::renew_own(&self.state, self.today());
+        let renewed = match own {
+            Ok(identity) => self.keep_renewed(&identity.certificate),
+            Err(NodeError::NoAuthority | NodeError::Superseded { .. }) => self.ask_renewal(),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = renewed {
+            self.log(&format!(
+                "the certificate expires at {} and cannot be renewed: {error}",
+                self.trust.certificate.not_after
+            ));
+        }
+    }
+
+    /// Asks all peers; those that have the authority's key answer.
+    fn ask_renewal(&mut self) -> Result<()> {
+        let request = authority::request_again(&self.state)?;
+        self.engine.ask_renewal(&request);
+        Ok(())
+    }
+
+    /// Looks again at whom it refuses, whose links end, and which domains are to be spanned.
+    pub(super) fn reload(&mut self) {
+        if let Err(error) = self.state.forgotten() {
+            return self.log(&format!("cannot read whom to refuse: {error}"));
+        }
+        self.refuse_forgotten();
+        self.looks_at = self.clock.now();
+        match self.state.config() {
+            Ok(config) => {
+                self.spans.want(&config.spans, self.clock.now());
+                self.config.spans = config.spans;
+            }
+            Err(error) => self.log(&format!("cannot read node.toml again: {error}")),
+        }
+    }
+}
+
+/// What the audit log says of a change. That a key is retired it says when it is.
+fn event_of(change: &Change, from: &str) -> Option<Event> {
+    let from = from.to_owned();
+    match change {
+        Change::Forgotten(node) => Some(Event::Forgotten {
+            node: audit::id(*node),
+            from,
+        }),
+        Change::Believed(key) => Some(Event::Believed {
+            key: NodeId(*key).to_string(),
+            from,
+        }),
+        Change::Retired(_) => None,
+    }
+}
+
+/// Has the node of a state directory accept a statement, whether it runs or not; a running one
+/// passes it on at once, and another one when it runs.
+///
+/// # Errors
+///
+/// [`NodeError::NotAccepted`]; what reading and writing can say.
+pub fn state_in(state: &State, statement: &[u8], now: Moment) -> Result<()> {
+    let digits: String = statement.iter().map(|byte| format!("{byte:02x}")).collect();
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let asked = Ask::State {
+            statement: digits.clone(),
+        };
+        match ask(state, asked) {
+            Ok(answer) => return was_accepted(&answer),
+            Err(NodeError::NotRunning { .. }) => {}
+            Err(error) => return Err(error),
+        }
+        // As long as the lock is ours no node runs, and none writes.
+        match state.lock() {
+            Ok(_lock) => return state_directly(state, statement, now),
+            Err(NodeError::InUse { .. }) if Instant::now() < end => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn was_accepted(answer: &str) -> Result<()> {
+    let read: std::result::Result<serde_json::Value, _> = serde_json::from_str(answer);
+    let not_accepted = |why: &str| NodeError::NotAccepted {
+        why: why.to_owned(),
+    };
+    match read.as_ref().map(|answer| &answer["refused"]) {
+        Ok(serde_json::Value::Null) => Ok(()),
+        Ok(why) => Err(not_accepted(why.as_str().unwrap_or_default())),
+        Err(_) => Err(not_accepted("the running node is of another version")),
+    }
+}
+
+fn state_directly(state: &State, statement: &[u8], now: Moment) -> Result<()> {
+    let mut statements = Statements::load(state)?;
+    let accepted = statements.accept(statement, now);
+    let change = accepted.map_err(|why| NodeError::NotAccepted {
+        why: why.to_string(),
+    })?;
+    // What cannot be logged does not happen.
+    if let Some(event) = change.as_ref().and_then(|it| event_of(it, COMMAND)) {
+        audit::note(state, now, &event)?;
+    }
+    statements.keep(state, now)
+}
+
+fn bytes_of(digits: &str) -> Option<Vec<u8>> {
+    let digits = digits.as_bytes();
+    let pairs = digits.chunks(2);
+    let byte = |pair: &[u8]| {
+        let pair = std::str::from_utf8(pair).ok().filter(|it| it.len() == 2)?;
+        u8::from_str_radix(pair, 16).ok()
+    };
+    pairs.map(byte).collect()
+}
