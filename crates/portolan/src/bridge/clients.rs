@@ -134,7 +134,7 @@ pub(super) struct Bridge<T> {
 pub(super) struct Place(Arc<AtomicUsize>);
 
 impl Place {
-    fn take<T>(bridge: &Bridge<T>) -> Option<Self> {
+    pub(super) fn take<T>(bridge: &Bridge<T>) -> Option<Self> {
         // The offer's thread alone takes them; they are given back at any time.
         let inside = bridge.inside.fetch_add(1, Ordering::Relaxed);
         let place = Self(Arc::clone(&bridge.inside));

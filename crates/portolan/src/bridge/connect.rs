@@ -6,6 +6,7 @@ use super::memory::{ConnectionMemory, MemoryError};
 use super::options::ConnectOptions;
 use super::port_egress::PortEgress;
 use super::side::Connection;
+use super::wire::Agreed;
 use crate::directory::{AcceptedConnection, OfferKind, connect};
 use crate::port::{PortOptions, SendRight, bind_port};
 use crate::space::Builder;
@@ -128,8 +129,20 @@ pub(super) fn connect_over(
     let (granted, memory, process) = agree(&socket, &ask, options.answer_by())?;
     let pid = process.id();
     let control = ControlSocket::new(socket, Some(process), false);
-    let connection = Connection::client(memory, control, ask.sealed);
+    let wire = Box::new(Connection::new(memory, control));
+    send_over(domain, &granted, &ask, wire, sought, pid, options)
+}
 
+/// Begins to send over a wire that was agreed on, and gives a right to do so.
+pub(super) fn send_over(
+    domain: &Domain,
+    granted: &Granted,
+    ask: &Ask,
+    wire: Box<dyn Agreed>,
+    sought: &Sought<'_>,
+    pid: Option<u32>,
+    options: &ConnectOptions,
+) -> Result<SendRight, ConnectToError> {
     let there = Leaving {
         most: granted.most,
         sealed: ask.sealed,
@@ -147,9 +160,9 @@ pub(super) fn connect_over(
     let shown = sought.show(domain.member(), PublicKind::ConnectedTo, port, pid);
     let egress = PortEgress {
         port: proxy,
-        connection,
+        wire,
         there,
-        back: most,
+        back: ask.most,
         name: sought.name.to_owned(),
         shown,
     };

@@ -8,6 +8,7 @@ use super::control_socket::ControlSocket;
 use super::error::{ConnectToError, Over, ViolationKind};
 use super::options::ConnectOptions;
 use super::side::{Connection, Side, crossing};
+use super::wire::Agreed;
 use crate::channel::{Channel, ChannelError, ChannelOptions, WriteError, Writer};
 use crate::directory::{AcceptedConnection, OfferKind};
 use crate::space::Builder;
@@ -131,7 +132,7 @@ pub(super) fn follow_over(
     let (granted, memory, process) = agree(&socket, &ask, options.answer_by())?;
     let pid = process.id();
     let control = ControlSocket::new(socket, Some(process), false);
-    let mut connection = Connection::client(memory, control, false);
+    let mut connection = Connection::new(memory, control);
     let mut form = [0; Form::BYTES];
     let read = connection.read_by(&mut form, options.answer_by());
     read.map_err(|over| match over {
@@ -280,12 +281,12 @@ impl Begins {
         running: Running,
     ) {
         let counters = Arc::clone(&self.counters);
-        let over = match self.connection.of_task(&context) {
-            Ok(side) => {
+        let over = match Box::new(self.connection).of_task(&context) {
+            Ok(wire) => {
                 let mut ingress = ChannelIngress {
                     channel: self.channel,
                     writer: Some(self.writer),
-                    side,
+                    side: Side::new(wire, &context),
                     word: context.word(),
                     most: self.most,
                     missed: 0,

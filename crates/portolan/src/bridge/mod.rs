@@ -7,29 +7,35 @@
 //!      | send                                                              ^ receive
 //!      v                                                                   |
 //!   proxy port --> egress ==[ connection: two byte rings  ]==> ingress --> real port
-//!   (bound in A)   thread   [ control socket: wakes, fds  ]    thread      (bound in B)
+//!   (bound in A)   a task   [ control socket: wakes, fds  ]    a task      (bound in B)
+//!                  of A's carrier                              of B's carrier
 //! ```
 //!
 //! [`Domain::connect_to`](crate::Domain::connect_to) returns a right on a *proxy port* of the
 //! sender's own domain. So a send to the other domain is a send as any other: the extents change
-//! owner, the queue may be full, the port may be a dead name. The port's *egress*, a thread of the
-//! connecting process, takes messages out of the proxy port and writes them into the connection's
-//! memory. The port's *ingress*, a thread of the offering process for each client, reads them from
-//! there into extents of its own domain, and sends them to the real port. Neither process maps the
-//! other domain's region.
+//! owner, the queue may be full, the port may be a dead name. The port's *egress* takes
+//! messages out of the proxy port and writes them into the connection's memory. The port's *ingress*,
+//! in the offering process and one for each client, reads them from there into extents of its own
+//! domain, and sends them to the real port. Neither process maps the other domain's region.
+//!
+//! Egresses and ingresses are tasks of the *carrier* (`carrier`), one thread of a membership, which
+//! runs all its connections in turn.
 //!
 //! # Invariants
 //!
 //! - **G1** A hostile peer can corrupt only its own messages. The library copies everything that a
 //!   peer writes, decodes it whole or not at all, and checks it against a limit before use. A
-//!   record that fails is a [`Violation`], which ends this connection and nothing else.
+//!   record that fails is a [`Violation`], which ends this connection and nothing else. No task
+//!   waits in the carrier's thread, and each has a bounded turn.
 //! - **G2** No message is received in part: the ingress sends a message on once all of it has come.
 //! - **G3** A receiver that does not receive holds up its senders alone: a full real port fills the
 //!   byte ring, that fills the proxy port, and then `WhenFull` decides.
-//! - **G4** The messages of one sender keep their order: each side has one thread.
+//! - **G4** The messages of one sender keep their order: each side takes one after another. Requests
+//!   begin in that order, and are answered in any.
 //! - **G5** A connection ends when either process dies, when the offer is withdrawn, when the real
 //!   port is closed, or when the last right on the proxy port is dropped and all messages sent
-//!   before have gone over. Then the proxy port is a dead name.
+//!   before have gone over. In the last two cases requests that are with the server are answered
+//!   first. Then the proxy port is a dead name.
 //! - **G6** A client does not slow a channel's writer, unless the offer says so: the egress skips
 //!   whole units that the client was too slow for, counts them, and sends the count before the
 //!   next message.
@@ -39,8 +45,8 @@
 //! ```text
 //!   offering process (domain B)                         following process (domain A)
 //!   channel --> egress ==[ connection: ring back ]==> ingress --> channel of its own
-//!   one more    thread for                            thread,      (made in A, like the
-//!   reader      each client                           its writer    offered one)
+//!   one more    for each                              its          (made in A, like the
+//!   reader      client                                writer        offered one)
 //! ```
 //!
 //! The connection is the same, and data flows the other way. The first record describes the
@@ -60,8 +66,9 @@
 //! the receiver three system calls to verify it and one to map it; pages are mapped as they are
 //! read. The extents of a message are copied once, into memory that is then sealed.
 //!
-//! A message to a port whose receiver sleeps wakes three threads, one after another: egress,
-//! ingress, and receiver; inside a domain it wakes one.
+//! A message to a port whose receiver sleeps wakes three threads, one after another: the carriers
+//! of both sides, and the receiver; inside a domain it wakes one. The connections of a membership
+//! share a processor: two that copy at the same time go half as fast each.
 
 mod carrier;
 mod clients;
@@ -79,6 +86,7 @@ mod port_ingress;
 mod side;
 #[cfg(test)]
 mod tests;
+mod wire;
 
 pub use error::{ConnectToError, Violation, ViolationKind};
 pub use follow::{Followed, Skipped};

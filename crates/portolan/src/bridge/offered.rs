@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// are dropped. Messages that were sent on before are in the port.
 #[must_use = "a dropped offer is withdrawn"]
 pub struct OfferedPort {
-    open: Open<OfferedTo>,
+    pub(super) open: Open<OfferedTo>,
 }
 
 /// The port that a bridge offers.

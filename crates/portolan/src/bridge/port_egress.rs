@@ -15,7 +15,8 @@
 use super::carrier::{self, Context, Word, either};
 use super::codec;
 use super::error::{ConnectToError, Over, ViolationKind};
-use super::side::{Connection, Side, bytes_of, crossing};
+use super::side::{Side, bytes_of, crossing};
+use super::wire::Agreed;
 use crate::port::{is_unused, may_leave};
 use crate::space::drain::Drain;
 use crate::space::public::Shown;
@@ -33,7 +34,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 /// An egress that is to begin.
 pub(super) struct PortEgress {
     pub(super) port: ReceiveRight,
-    pub(super) connection: Connection,
+    pub(super) wire: Box<dyn Agreed>,
     /// The limits of a message there, and of an answer here.
     pub(super) there: Leaving,
     pub(super) back: u64,
@@ -108,11 +109,11 @@ impl PortEgress {
         let member = Arc::clone(&self.port.at().member);
         let (domain, name) = (member.domain.clone(), self.name);
         let at = self.port.at().port;
-        let over = match self.connection.of_task(&context) {
-            Ok(side) => {
+        let over = match self.wire.of_task(&context) {
+            Ok(wire) => {
                 let egress = Egress {
                     port: RefCell::new(self.port),
-                    side,
+                    side: Side::new(wire, &context).sealing(self.there.sealed),
                     word: context.word(),
                     armed: Cell::new(false),
                     there: self.there,

@@ -27,7 +27,7 @@ use portolan_abi::public::PublicKind;
 use portolan_abi::slot::Kind;
 use portolan_proto::handshake::Unasked;
 use portolan_sys::socket;
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -44,6 +44,9 @@ const CROWDED: Duration = Duration::from_millis(1);
 /// at the most.
 const SHORT_OF_PAGES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
 
+/// Looks at a request before it is armed, while the carrier is busy.
+const LOOKS: u32 = 16;
+
 /// Serves one client until its connection ends, or refuses it for want of a place.
 pub(super) async fn serve(
     bridge: Arc<Bridge<OfferedTo>>,
@@ -53,15 +56,58 @@ pub(super) async fn serve(
 ) {
     let (uid, pid) = (client.peer.uid, client.peer.pid);
     let domain = bridge.domain.as_str();
-    let over = match PortIngress::let_in(&bridge, client, place.is_some(), &context).await {
-        Ok(ingress) => {
+    let over = match grant(&bridge, client, place.is_some(), &context).await {
+        Ok((ask, side)) => {
             tracing::info!(domain, uid, pid, "a client sends to an offered port");
-            let halves = either(ingress.carry_all(), ingress.answer_all());
-            bridge.stop.or(halves).await
+            carry(&bridge, side, ask.most, (uid, pid)).await
         }
         Err(over) => over,
     };
     bridge.ended(uid, pid, over);
+}
+
+/// Reads a client's request, and answers it.
+async fn grant(
+    bridge: &Bridge<OfferedTo>,
+    client: Client,
+    has_place: bool,
+    context: &Rc<Context>,
+) -> Result<(Ask, Side), Over> {
+    let granted = |ask: &Ask| {
+        if !bridge.what.right.is_live() {
+            return Err(Denied::Over);
+        }
+        Ok(Granted {
+            synchronous: bridge.what.synchronous,
+            most: bridge.most,
+            there: ring_bytes(ask.there.min(bridge.ring_bytes)),
+            back: *RING_BYTES.start(),
+        })
+    };
+    let_in(bridge, client, has_place, context, granted).await
+}
+
+/// Carries what a client sends, whose answers may take so many bytes, until the connection ends.
+pub(super) async fn carry(
+    bridge: &Bridge<OfferedTo>,
+    side: Side,
+    most: u64,
+    who: (u32, u32),
+) -> Over {
+    let to = &bridge.what.right.to;
+    let ingress = PortIngress {
+        bridge,
+        word: side.context().word(),
+        side,
+        serving: RefCell::default(),
+        back: Leaving {
+            most,
+            sealed: false,
+        },
+        shown: bridge.show(&to.member, PublicKind::Client, to.port.index, who),
+    };
+    let halves = either(ingress.carry_all(), ingress.answer_all());
+    bridge.stop.or(halves).await
 }
 
 struct PortIngress<'g> {
@@ -77,53 +123,19 @@ struct PortIngress<'g> {
     shown: Shown,
 }
 
-/// A request that is with the server.
+/// A request that is with the server, or whose answer is being written.
 struct Serving {
     tag: u64,
     /// `None`: there is no port for its answer.
     pending: Option<PendingReply>,
     /// Where its answer rings, and whether it is to.
     word: Word,
-    armed: Cell<bool>,
+    armed: bool,
+    /// How often it was looked at while it was not armed.
+    looks: u32,
 }
 
 impl<'g> PortIngress<'g> {
-    /// Reads a client's request, and answers it.
-    async fn let_in(
-        bridge: &'g Bridge<OfferedTo>,
-        client: Client,
-        has_place: bool,
-        context: &Rc<Context>,
-    ) -> Result<Self, Over> {
-        let who = (client.peer.uid, client.peer.pid);
-        let (ask, side) = let_in(bridge, client, has_place, context, |ask| {
-            if !bridge.what.right.is_live() {
-                return Err(Denied::Over);
-            }
-            Ok(Granted {
-                synchronous: bridge.what.synchronous,
-                most: bridge.most,
-                there: ring_bytes(ask.there.min(bridge.ring_bytes)),
-                back: *RING_BYTES.start(),
-            })
-        })
-        .await?;
-        Ok(Self {
-            bridge,
-            side,
-            word: context.word(),
-            serving: RefCell::default(),
-            back: Leaving {
-                most: ask.most,
-                sealed: false,
-            },
-            shown: {
-                let to = &bridge.what.right.to;
-                bridge.show(&to.member, PublicKind::Client, to.port.index, who)
-            },
-        })
-    }
-
     /// Carries messages until the connection ends; returns the reason.
     async fn carry_all(&self) -> Over {
         let (mut scratch, mut delivered) = (Vec::new(), 0);
@@ -139,7 +151,7 @@ impl<'g> PortIngress<'g> {
             }
             portolan_shm::mark!("bridge.delivered");
             delivered += 1;
-            self.side.incoming().set_delivered(delivered);
+            self.side.set_delivered(delivered);
         }
     }
 
@@ -242,7 +254,8 @@ impl<'g> PortIngress<'g> {
                 tag,
                 pending,
                 word: self.side.context().word(),
-                armed: Cell::new(false),
+                armed: false,
+                looks: 0,
             };
             self.serving.borrow_mut().push(serving);
             portolan_shm::mark!("bridge.asking");
@@ -292,22 +305,32 @@ impl<'g> PortIngress<'g> {
 }
 
 impl Serving {
-    /// Whether its answer may be there; arms it first, if that is asked for.
+    /// Whether its answer may be there. One that was looked at in vain for a while is armed in any
+    /// case: from then on it is not looked at before it has rung.
     fn has_ended(&mut self, arms: bool) -> Result<bool, Over> {
         let Some(pending) = &mut self.pending else {
             return Ok(true);
         };
-        if self.armed.take() {
+        if self.armed {
+            if !self.word.has_rung() {
+                return Ok(false);
+            }
+            self.armed = false;
             pending.disarm();
         }
         if pending.may_have() {
             return Ok(true);
         }
-        if arms && let Some((word, seen)) = pending.arm() {
-            self.word.arm(word, seen)?;
-            self.armed.set(true);
+        self.looks += 1;
+        if !arms && self.looks < LOOKS {
+            return Ok(false);
         }
-        Ok(arms && !self.armed.get())
+        let Some((word, seen)) = pending.arm() else {
+            return Ok(true);
+        };
+        self.word.arm(word, seen)?;
+        (self.armed, self.looks) = (true, 0);
+        Ok(false)
     }
 }
 
@@ -318,8 +341,13 @@ impl PortIngress<'_> {
         loop {
             let answered = async {
                 let look = |arms| self.next_answer(arms);
-                let (tag, answer) = self.side.context().until(look).await?;
-                self.answer(tag, answer, &mut scratch).await
+                let (at, answer) = self.side.context().until(look).await?;
+                let tag = self.serving.borrow()[at].tag;
+                self.answer(tag, answer, &mut scratch).await?;
+                // Not before: a client that takes no answers has no more requests served. Others
+                // were added behind it.
+                self.serving.borrow_mut().remove(at);
+                Ok(())
             };
             if let Err(over) = answered.await {
                 return over;
@@ -327,8 +355,8 @@ impl PortIngress<'_> {
         }
     }
 
-    /// The next answer, if there is one, and to which request; `None` for one that was dropped.
-    fn next_answer(&self, arms: bool) -> Result<Option<(u64, Option<Message>)>, Over> {
+    /// The next answer, if there is one, and which request it is for; `None` for one that was dropped.
+    fn next_answer(&self, arms: bool) -> Result<Option<(usize, Option<Message>)>, Over> {
         let mut serving = self.serving.borrow_mut();
         for at in 0..serving.len() {
             if !serving[at].has_ended(arms)? {
@@ -342,7 +370,7 @@ impl PortIngress<'_> {
                 // Or closed: which is the end of this connection too.
                 Some(Err(_)) => return Err(Over::Stopped),
             };
-            return Ok(Some((serving.remove(at).tag, answer)));
+            return Ok(Some((at, answer)));
         }
         Ok(None)
     }

@@ -1,15 +1,16 @@
-//! One side of a connection writes bytes to one byte ring, and reads the other.
+//! One side of a connection writes bytes to its wire, and reads from it.
 
 use super::carrier::Context;
 use super::control_socket::{ControlSocket, Watched};
-use super::error::{Over, ViolationKind};
+use super::error::Over;
 use super::memory::ConnectionMemory;
+use super::wire::{Agreed, Rings, Wire};
 use crate::space::Member;
 use crate::space::record::About;
 use crate::{Deadline, EventKind, Message};
-use portolan_shm::byte_ring::{ByteRing, Passed, Reader, Writer};
+use portolan_shm::byte_ring::Reader;
 use portolan_sys::process;
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::rc::Rc;
@@ -19,26 +20,19 @@ use std::time::Duration;
 /// at the most.
 const NO_ROOM: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
 
-/// One side of a connection that was agreed on, before a task has it.
+/// The client's side of a connection in memory, before a task has it.
 pub(super) struct Connection {
-    pub(super) memory: ConnectionMemory,
-    pub(super) control: ControlSocket,
+    memory: ConnectionMemory,
+    control: ControlSocket,
     reader: Reader,
-    /// The byte ring by which this side writes; this side reads the other one.
-    out: usize,
-    /// This side writes messages as sealed memory.
-    seals: bool,
 }
 
 impl Connection {
-    /// The client's side, which sends sealed memory or copies.
-    pub(super) fn client(memory: ConnectionMemory, control: ControlSocket, seals: bool) -> Self {
+    pub(super) fn new(memory: ConnectionMemory, control: ControlSocket) -> Self {
         Self {
             memory,
             control,
             reader: Reader::default(),
-            out: 0,
-            seals,
         }
     }
 
@@ -49,7 +43,7 @@ impl Connection {
         deadline: Deadline,
     ) -> Result<Option<()>, Over> {
         while !out.is_empty() {
-            let ring = self.memory.ring(1 - self.out);
+            let ring = self.memory.ring(BACK);
             let passed = self.reader.pull(&ring, out)?;
             if passed.wake {
                 self.control.wake_peer();
@@ -73,13 +67,21 @@ impl Connection {
         }
         Ok(Some(()))
     }
+}
 
-    /// Has a task's side of it.
-    pub(super) fn of_task(self, context: &Rc<Context>) -> io::Result<Side> {
+/// The byte rings, by who writes: the client, the offering process.
+const THERE: usize = 0;
+const BACK: usize = 1;
+
+impl Agreed for Connection {
+    fn of_task(self: Box<Self>, context: &Rc<Context>) -> io::Result<Box<dyn Wire>> {
         let control = Watched::new(self.control, context)?;
-        let mut side = Side::new(self.memory, control, self.out, context);
-        (side.reader, side.seals) = (RefCell::new(self.reader), self.seals);
-        Ok(side)
+        Ok(Box::new(Rings::new(
+            self.memory,
+            control,
+            self.reader,
+            THERE,
+        )))
     }
 }
 
@@ -87,53 +89,24 @@ impl Connection {
 /// go on side by side, in one task.
 pub(super) struct Side {
     context: Rc<Context>,
-    memory: ConnectionMemory,
-    control: RefCell<Watched>,
-    writer: RefCell<Writer>,
-    reader: RefCell<Reader>,
-    /// It has said that it sleeps until there is room, or more.
-    awaits_room: Cell<bool>,
-    awaits_more: Cell<bool>,
-    out: usize,
+    wire: RefCell<Box<dyn Wire>>,
+    /// It writes messages as sealed memory.
     seals: bool,
 }
 
 impl Side {
-    /// The offering process's side.
-    pub(super) fn server(
-        memory: ConnectionMemory,
-        control: Watched,
-        context: &Rc<Context>,
-    ) -> Self {
-        Self::new(memory, control, 1, context)
-    }
-
-    fn new(memory: ConnectionMemory, control: Watched, out: usize, context: &Rc<Context>) -> Self {
+    /// A side of a task, which writes messages as copies.
+    pub(super) fn new(wire: Box<dyn Wire>, context: &Rc<Context>) -> Self {
         Self {
             context: Rc::clone(context),
-            memory,
-            control: RefCell::new(control),
-            writer: RefCell::default(),
-            reader: RefCell::default(),
-            awaits_room: Cell::new(false),
-            awaits_more: Cell::new(false),
-            out,
+            wire: RefCell::new(wire),
             seals: false,
         }
     }
 
-    /// The task's.
-    pub(super) fn context(&self) -> &Context {
-        &self.context
-    }
-
-    /// The byte ring that this side reads.
-    pub(super) fn incoming(&self) -> ByteRing<'_> {
-        self.memory.ring(1 - self.out)
-    }
-
-    fn outgoing(&self) -> ByteRing<'_> {
-        self.memory.ring(self.out)
+    /// The same, which writes messages as sealed memory, or not.
+    pub(super) fn sealing(self, seals: bool) -> Self {
+        Self { seals, ..self }
     }
 
     /// Whether this side writes messages as sealed memory.
@@ -141,14 +114,33 @@ impl Side {
         self.seals
     }
 
+    /// The offering process's side of a connection in memory.
+    pub(super) fn server(
+        memory: ConnectionMemory,
+        control: Watched,
+        context: &Rc<Context>,
+    ) -> Self {
+        let rings = Rings::new(memory, control, Reader::default(), BACK);
+        Self::new(Box::new(rings), context)
+    }
+
+    /// The task's.
+    pub(super) fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// Says how many messages were delivered.
+    pub(super) fn set_delivered(&self, count: u64) {
+        self.wire.borrow_mut().set_delivered(count);
+    }
+
     /// Writes all of `bytes`, from a line on.
     pub(super) async fn write(&self, mut bytes: &[u8]) -> Result<(), Over> {
         while !bytes.is_empty() {
             self.context.turn().await;
-            let passed = self.writer.borrow_mut().push(&self.outgoing(), bytes)?;
-            self.passed(passed);
-            bytes = &bytes[passed.bytes..];
-            if passed.bytes == 0 {
+            let written = self.wire.borrow_mut().push(bytes)?;
+            bytes = &bytes[written..];
+            if written == 0 {
                 self.room().await?;
             }
         }
@@ -159,38 +151,25 @@ impl Side {
     pub(super) async fn read(&self, mut out: &mut [u8]) -> Result<(), Over> {
         while !out.is_empty() {
             self.context.turn().await;
-            let passed = self.reader.borrow_mut().pull(&self.incoming(), out)?;
-            self.passed(passed);
-            out = &mut out[passed.bytes..];
-            if passed.bytes == 0 {
+            let read = self.wire.borrow_mut().pull(out)?;
+            out = &mut out[read..];
+            if read == 0 {
                 self.more(|_| Ok(())).await?;
             }
         }
         Ok(())
     }
 
-    fn passed(&self, passed: Passed) {
-        if passed.wake {
-            self.control.borrow_mut().control.wake_peer();
-        }
-    }
-
     /// Waits until there is room.
     async fn room(&self) -> Result<(), Over> {
         let look = |arms: bool| {
-            self.control.borrow_mut().hear_news()?;
-            let (ring, mut writer) = (self.outgoing(), self.writer.borrow_mut());
-            if self.awaits_room.take() {
-                writer.disarm(&ring);
+            let mut wire = self.wire.borrow_mut();
+            wire.hear_news()?;
+            match wire.has_room(arms)? {
+                true => Ok(Some(())),
+                false if wire.is_gone() => Err(Over::Gone),
+                false => Ok(None),
             }
-            if writer.has_room(&ring)? {
-                return Ok(Some(()));
-            }
-            if self.is_gone() {
-                return Err(Over::Gone);
-            }
-            self.awaits_room.set(arms && writer.arm(&ring)?);
-            Ok((arms && !self.awaits_room.get()).then_some(()))
         };
         self.context.until(look).await
     }
@@ -202,38 +181,24 @@ impl Side {
         mut other: impl FnMut(bool) -> Result<(), Over>,
     ) -> Result<(), Over> {
         let look = |arms: bool| {
-            self.control.borrow_mut().hear_news()?;
-            let (ring, mut reader) = (self.incoming(), self.reader.borrow_mut());
-            if self.awaits_more.take() {
-                reader.disarm(&ring);
-            }
+            let mut wire = self.wire.borrow_mut();
+            wire.hear_news()?;
             other(arms)?;
-            if reader.has_more(&ring)? {
-                return Ok(Some(()));
+            match wire.has_more(arms)? {
+                true => Ok(Some(())),
+                // What it wrote before it went has been read.
+                false if wire.is_gone() => Err(Over::Gone),
+                false => Ok(None),
             }
-            // What it wrote before it went has been read.
-            if self.is_gone() {
-                return Err(Over::Gone);
-            }
-            // An honest peer has written frame headers for all descriptors but the last.
-            if self.control.borrow().control.is_full() {
-                return Err(ViolationKind::Packet.into());
-            }
-            self.awaits_more.set(arms && reader.arm(&ring)?);
-            Ok((arms && !self.awaits_more.get()).then_some(()))
         };
         self.context.until(look).await
     }
 
-    /// Whether the other side is known to be gone.
-    pub(super) fn is_gone(&self) -> bool {
-        self.control.borrow().control.is_gone()
-    }
-
-    /// Takes the packets that the task was told of; an error if the other side has gone.
+    /// Hears what the task was told of; an error if the other side has gone.
     pub(super) fn hear(&self) -> Result<(), Over> {
-        self.control.borrow_mut().hear_news()?;
-        match self.is_gone() {
+        let mut wire = self.wire.borrow_mut();
+        wire.hear_news()?;
+        match wire.is_gone() {
             true => Err(Over::Gone),
             false => Ok(()),
         }
@@ -242,7 +207,7 @@ impl Side {
     /// Sends the descriptors that the next frame header names, waiting for room.
     pub(super) async fn show(&self, fds: &[BorrowedFd<'_>]) -> Result<(), Over> {
         let mut wait = NO_ROOM.0;
-        while !self.control.borrow_mut().control.show(fds)? {
+        while !self.wire.borrow_mut().show(fds)? {
             self.context.pause(wait).await;
             wait = (wait * 2).min(NO_ROOM.1);
         }
@@ -251,7 +216,7 @@ impl Side {
 
     /// Takes the descriptors that a frame header names; they came before it.
     pub(super) fn shown(&self, count: usize) -> Result<Vec<OwnedFd>, Over> {
-        self.control.borrow_mut().control.shown(count)
+        self.wire.borrow_mut().shown(count)
     }
 }
 

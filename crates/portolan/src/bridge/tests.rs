@@ -1,5 +1,8 @@
 //! Tests two domains in one process, and hostile packets and bytes over the raw connection.
 
+mod tcp;
+mod wires;
+
 use super::connect::{Sought, agree, connect_over};
 use super::control_socket::ControlSocket;
 use super::follow::follow_over;
@@ -10,7 +13,7 @@ use crate::directory::{AcceptedConnection, OfferKind, connect_own};
 use crate::space::Builder;
 use crate::space::Descriptor;
 use crate::{Access, Deadline, Domain, Message, Permissions, PortOptions, ReceiveRight, SendRight};
-use crate::{SendError, WhenFull};
+use crate::{PendingReply, SendError, WhenFull};
 use portolan_abi::bridge::{Answer, Ask, Form, FrameHeader, Granted, control};
 use portolan_abi::slot::Kind;
 use portolan_shm::byte_ring::{Reader, Writer};
@@ -35,14 +38,26 @@ struct Two {
     right: SendRight,
 }
 
-fn two(bind: PortOptions, offer: OfferOptions, connect: ConnectOptions) -> Two {
+/// What a connection runs over.
+#[derive(Clone, Copy, Debug)]
+enum Over {
+    /// Byte rings in memory.
+    Memory,
+    /// TCP, on this machine.
+    Tcp,
+}
+
+fn two(over: Over, bind: PortOptions, offer: OfferOptions, connect: ConnectOptions) -> Two {
     let ours = Domain::private().unwrap();
     let theirs = Domain::builder("theirs").private().unwrap();
     let port = theirs.bind(bind).unwrap();
     let offered = port
         .offer("frames", &Permissions::own_user(), offer)
         .unwrap();
-    let right = join(&ours, &theirs, &connect);
+    let right = match over {
+        Over::Memory => join(&ours, &theirs, &connect),
+        Over::Tcp => tcp::join(&ours, &offered, &connect),
+    };
     Two {
         ours,
         _theirs: theirs,
@@ -62,9 +77,9 @@ fn join(ours: &Domain, theirs: &Domain, options: &ConnectOptions) -> SendRight {
     connect_over(ours, accepted, &Sought::of(&nobody(), "frames"), options).unwrap()
 }
 
-fn plain() -> Two {
+fn plain(over: Over) -> Two {
     let (offer, connect) = (OfferOptions::default(), ConnectOptions::default());
-    two(PortOptions::unnamed(), offer, connect)
+    two(over, PortOptions::unnamed(), offer, connect)
 }
 
 fn low(number: usize) -> u8 {
@@ -102,141 +117,10 @@ fn is_the_one(came: &Message, number: u8, lengths: &[usize]) {
 }
 
 #[test]
-fn messages_of_all_lengths_go_over_in_order() {
-    let mut two = plain();
-    let shapes: &[&[usize]] = &[
-        &[],
-        &[0],
-        &[1],
-        &[63, 64, 65],
-        &[4096; 70],
-        &[0, 0, 5, 0],
-        &[100_000, 1, 700_000],
-        &[5 << 20],
-    ];
-    std::thread::scope(|scope| {
-        let (right, ours) = (&two.right, &two.ours);
-        scope.spawn(move || {
-            for round in 0..3 {
-                for (at, lengths) in shapes.iter().enumerate() {
-                    let message = message(ours, low(at + round * 8), lengths);
-                    right.send(message, long()).unwrap();
-                }
-            }
-        });
-        for round in 0..3 {
-            for (at, lengths) in shapes.iter().enumerate() {
-                let came = two.port.receive(Access::Later, long()).unwrap();
-                is_the_one(&came, low(at + round * 8), lengths);
-            }
-        }
-    });
-    assert_eq!(two.offered.clients(), 1);
-    assert!(two.offered.take_violations().is_empty());
-}
-
-#[test]
-fn what_cannot_leave_its_domain_is_refused_when_it_is_sent() {
-    let offer = OfferOptions::default().most_bytes(8192);
-    let two = two(PortOptions::unnamed(), offer, ConnectOptions::default());
-    let error = two
-        .right
-        .send(message(&two.ours, 1, &[500, 501]), WhenFull::Fail)
-        .unwrap_err();
-    assert!(matches!(
-        error.why,
-        SendError::TooLong {
-            len: 1001,
-            extents: 2,
-            bytes: 12288,
-            most: 8192
-        }
-    ));
-    is_the_one(&error.item, 1, &[500, 501]);
-    let mut rights = Message::new(b"").unwrap();
-    let port = two.ours.bind(PortOptions::unnamed()).unwrap();
-    rights.attach(port.make_send()).unwrap();
-    let error = two.right.send(rights, WhenFull::Fail).unwrap_err();
-    assert!(matches!(error.why, SendError::Rights { rights: 1 }));
-    let structure = crate::structure::Structure::<u64>::build(&two.ours, |_| Ok(7)).unwrap();
-    let error = two
-        .right
-        .send(structure.into_message(), WhenFull::Fail)
-        .unwrap_err();
-    assert!(matches!(error.why, SendError::Structure));
-}
-
-#[test]
-fn a_full_port_fills_the_lane_and_then_the_proxy() {
-    let bind = PortOptions::unnamed().queue(3);
-    let connect = ConnectOptions::default().queue(3).ring_bytes(64 << 10);
-    let mut two = two(bind, OfferOptions::default(), connect);
-    let mut sent = 0;
-    // Each is longer than the byte ring. Until both ports are full, threads may only be slow.
-    loop {
-        let message = message(&two.ours, sent, &[100_000]);
-        let soon = Deadline::after(Duration::from_millis(500));
-        match two.right.send(message, soon) {
-            Ok(()) => sent += 1,
-            Err(error) => {
-                assert!(matches!(error.why, SendError::Full { .. }), "{error}");
-                if sent >= 6 {
-                    break;
-                }
-            }
-        }
-        assert!(sent < 20, "nobody is held up");
-    }
-    for number in 0..sent {
-        let came = two.port.receive(Access::Later, long()).unwrap();
-        is_the_one(&came, number, &[100_000]);
-    }
-    two.right.send(message(&two.ours, 9, &[1]), long()).unwrap();
-    let came = two.port.receive(Access::Later, long()).unwrap();
-    is_the_one(&came, 9, &[1]);
-}
-
-#[test]
-fn the_end_of_a_port_or_an_offer_is_a_dead_name() {
-    let two = plain();
-    assert!(two.right.is_live());
-    drop(two.port);
-    until("it is a dead name", || !two.right.is_live());
-
-    let two = plain();
-    drop(two.offered);
-    until("it is a dead name", || !two.right.is_live());
-    let error = two
-        .right
-        .send(message(&two.ours, 1, &[10]), WhenFull::Fail)
-        .unwrap_err();
-    assert!(matches!(error.why, SendError::DeadName));
-    is_the_one(&error.item, 1, &[10]);
-}
-
-#[test]
-fn the_end_of_the_last_right_is_the_end_of_the_connection_after_all_has_gone_over() {
-    let mut two = plain();
-    let other = two.right.clone();
-    for number in 0..20 {
-        other
-            .send(message(&two.ours, number, &[10_000]), WhenFull::Fail)
-            .unwrap();
-    }
-    drop(other);
-    drop(two.right);
-    for number in 0..20 {
-        let came = two.port.receive(Access::Later, long()).unwrap();
-        is_the_one(&came, number, &[10_000]);
-    }
-    until("the client has left", || two.offered.clients() == 0);
-    assert!(two.offered.take_violations().is_empty());
-}
-
-#[test]
 fn two_clients_and_no_more() {
     let offer = OfferOptions::default().most_clients(2);
-    let mut two = two(PortOptions::unnamed(), offer, ConnectOptions::default());
+    let (bind, connect) = (PortOptions::unnamed(), ConnectOptions::default());
+    let mut two = two(Over::Memory, bind, offer, connect);
     let second = join(&two.ours, &two._theirs, &ConnectOptions::default());
     let accepted = connect_own(
         two._theirs.member(),
@@ -274,7 +158,7 @@ fn two_clients_and_no_more() {
 
 #[test]
 fn a_name_is_offered_once_and_a_port_under_several() {
-    let two = plain();
+    let two = plain(Over::Memory);
     let taken = two
         .port
         .offer("frames", &Permissions::own_user(), OfferOptions::default());
@@ -283,82 +167,6 @@ fn a_name_is_offered_once_and_a_port_under_several() {
         .port
         .offer("more", &Permissions::own_user(), OfferOptions::default());
     drop(again.unwrap());
-}
-
-#[test]
-fn requests_go_over_and_answers_come_back() {
-    let bind = PortOptions::unnamed().synchronous();
-    let connect = ConnectOptions::default().most_bytes(1 << 20);
-    let Two {
-        ours,
-        _theirs,
-        mut port,
-        right,
-        offered,
-    } = two(bind, OfferOptions::default(), connect);
-    let server = std::thread::spawn(move || {
-        for _ in 0..6 {
-            let mut request = port.get_request(Access::Later, long()).unwrap();
-            let number = low(request.message.header().len());
-            match number {
-                // Too long to go back.
-                3 => {
-                    let long = _theirs.allocate((1 << 20) + 1).unwrap();
-                    request.message.push(long).unwrap();
-                    request.reply_from().unwrap();
-                }
-                // Not long, but it would take more there than may be.
-                4 => request.reply(message(&_theirs, 4, &[1; 256])).unwrap(),
-                // Dropped.
-                5 => {}
-                _ => request
-                    .reply(message(&_theirs, number, &[700_000]))
-                    .unwrap(),
-            }
-        }
-        // And the port with it, while a request is open.
-        drop(port.get_request(Access::Later, long()).unwrap());
-        drop(port);
-        _theirs
-    });
-    let ask = |number| right.request_reply(message(&ours, number, &[5, 7]), Access::Later, long());
-    for number in [1, 2] {
-        is_the_one(&ask(number).unwrap(), number, &[700_000]);
-    }
-    for number in [3, 4, 5] {
-        assert!(matches!(ask(number), Err(crate::RequestError::Dropped)));
-    }
-    is_the_one(&ask(6).unwrap(), 6, &[700_000]);
-    assert!(ask(7).is_err());
-    server.join().unwrap();
-    until("it is a dead name", || !right.is_live());
-    assert!(offered.take_violations().is_empty());
-    let error = right.send(Message::default(), WhenFull::Fail).unwrap_err();
-    assert!(matches!(error.why, SendError::DeadName));
-}
-
-#[test]
-fn a_client_that_has_dropped_its_rights_can_leave_and_all_sent_messages_have_gone_over() {
-    for _ in 0..20 {
-        let Two {
-            ours,
-            _theirs,
-            mut port,
-            right,
-            offered: _offered,
-        } = plain();
-        for number in 1..4 {
-            right
-                .send(message(&ours, number, &[5000]), WhenFull::Fail)
-                .unwrap();
-        }
-        drop(right);
-        ours.leave().unwrap();
-        for number in 1..4 {
-            let came = port.receive(Access::Later, long()).unwrap();
-            is_the_one(&came, number, &[5000]);
-        }
-    }
 }
 
 #[test]
@@ -578,10 +386,8 @@ fn an_ingress_that_announces_an_impossible_channel_is_believed_in_nothing_more()
     }
 }
 
-/// A server that answers with many extents of a byte each, for which the client has no room.
-#[test]
-fn an_answer_of_many_small_extents_takes_no_more_than_is_allowed() {
-    let domain = Domain::private().unwrap();
+/// A right on a synchronous port that an offering process, which follows no rule, says it has.
+fn asking(domain: &Domain) -> (SendRight, Raw) {
     let (theirs, ours) = socket::pair().unwrap();
     let granted = Granted {
         synchronous: true,
@@ -597,7 +403,7 @@ fn an_answer_of_many_small_extents_takes_no_more_than_is_allowed() {
     let options = ConnectOptions::default().most_bytes(1 << 20);
     let other = Domain::builder("other");
     let right = connect_over(
-        &domain,
+        domain,
         AcceptedConnection { connection },
         &Sought::of(&other, "frames"),
         &options,
@@ -605,18 +411,31 @@ fn an_answer_of_many_small_extents_takes_no_more_than_is_allowed() {
     .unwrap();
     let asked = socket::receive(&ours, &mut [0; Ask::BYTES], 0).unwrap();
     assert_eq!(asked.len, Ask::BYTES);
-    let mut server = Raw::new(shared, ours);
+    (right, Raw::new(shared, ours))
+}
+
+/// Asks, and has the server read it; the number of the request.
+fn ask(right: &SendRight, server: &mut Raw) -> (PendingReply, u64) {
+    let asked = Message::new(b"how many?").unwrap();
+    let pending = right.begin_request(asked, WhenFull::Fail).unwrap();
+    let mut request = [0; FrameHeader::BYTES];
+    server.read(&mut request);
+    let request = FrameHeader::decode(&request).unwrap();
+    assert_eq!(request.kind, Kind::Request);
+    server.read(&mut vec![0; request.rest()]);
+    (pending, request.tag)
+}
+
+/// A server that answers with many extents of a byte each, for which the client has no room.
+#[test]
+fn an_answer_of_many_small_extents_takes_no_more_than_is_allowed() {
+    let domain = Domain::private().unwrap();
+    let (right, mut server) = asking(&domain);
     let mut answers = |extents: usize| {
-        let pending = right
-            .begin_request(Message::new(b"how many?").unwrap(), WhenFull::Fail)
-            .unwrap();
-        let mut request = [0; FrameHeader::BYTES];
-        server.read(&mut request);
-        let request = FrameHeader::decode(&request).unwrap();
-        server.read(&mut vec![0; request.rest()]);
+        let (pending, tag) = ask(&right, &mut server);
         let frame = FrameHeader {
             extents,
-            tag: request.tag,
+            tag,
             ..FrameHeader::new(Kind::Reply)
         };
         let mut preamble = frame.encode().to_vec();
@@ -635,6 +454,38 @@ fn an_answer_of_many_small_extents_takes_no_more_than_is_allowed() {
     assert!(refused.is_err(), "{refused:?}");
     until("it is a dead name", || !right.is_live());
     assert_eq!(domain.survey().unwrap().memory.taken, before);
+}
+
+/// A server answers in any order, each request once, and says nothing else.
+#[test]
+fn an_answer_to_what_was_not_asked_is_the_end() {
+    let answer = |kind, tag| {
+        let frame = FrameHeader {
+            tag,
+            ..FrameHeader::new(kind)
+        };
+        frame.encode()
+    };
+    for nth in 0..6 {
+        let domain = Domain::private().unwrap();
+        let (right, mut server) = asking(&domain);
+        let (mut first, one) = ask(&right, &mut server);
+        let (mut second, other) = ask(&right, &mut server);
+        assert_eq!((one, other), (1, 2));
+        server.write(&answer(Kind::Reply, other));
+        assert!(second.wait(Access::Later, long()).is_ok());
+        let bad = match nth {
+            0 => answer(Kind::Reply, other),
+            1 => answer(Kind::Dropped, 0),
+            2 => answer(Kind::Reply, u64::MAX),
+            3 => answer(Kind::ServerDead, one),
+            4 => answer(Kind::Message, one),
+            _ => answer(Kind::Request, one),
+        };
+        server.write(&bad);
+        assert!(first.wait(Access::Later, long()).is_err(), "{nth}");
+        until("it is a dead name", || !right.is_live());
+    }
 }
 
 #[test]

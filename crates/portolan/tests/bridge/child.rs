@@ -68,6 +68,7 @@ fn takes_orders() {
 struct State {
     domain: Option<Domain>,
     right: Option<SendRight>,
+    more: Vec<SendRight>,
     port: Option<ReceiveRight>,
     offered: Option<OfferedPort>,
     followed: Option<Followed>,
@@ -116,7 +117,18 @@ impl State {
                 }
                 Ok("sent".to_owned())
             }
+            // One more connection, beside the others.
+            ["connect-more", theirs] => {
+                let other = Domain::builder(theirs);
+                let ours = self.domain.as_ref().unwrap();
+                let right = ours.connect_to(&other, "frames", ConnectOptions::default())?;
+                self.more.push(right);
+                Ok("connected".to_owned())
+            }
+            // How many threads carry its connections.
+            ["carriers"] => Ok(carriers()?.len().to_string()),
             ["drop-right"] => {
+                self.more.clear();
                 self.right = None;
                 Ok("dropped".to_owned())
             }
@@ -278,14 +290,23 @@ impl State {
     }
 }
 
-fn sleeps() -> Result<u64, Box<dyn std::error::Error>> {
-    let mut sum = 0;
+/// The threads of this process's connections.
+fn carriers() -> std::io::Result<Vec<std::path::PathBuf>> {
+    let mut carriers = Vec::new();
     for task in std::fs::read_dir("/proc/self/task")? {
         let task = task?.path();
-        let name = std::fs::read_to_string(task.join("comm"))?;
-        if name.trim() != "portolan-bridge" {
-            continue;
+        // It may have ended since.
+        let name = std::fs::read_to_string(task.join("comm")).unwrap_or_default();
+        if name.trim() == "portolan-bridge" {
+            carriers.push(task);
         }
+    }
+    Ok(carriers)
+}
+
+fn sleeps() -> Result<u64, Box<dyn std::error::Error>> {
+    let mut sum = 0;
+    for task in carriers()? {
         let status = std::fs::read_to_string(task.join("status"))?;
         let line = status
             .lines()

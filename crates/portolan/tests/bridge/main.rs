@@ -11,5 +11,6 @@ mod hostile;
 mod marks;
 mod numbered;
 mod over;
+mod requests;
 mod sealed;
 mod users;

@@ -20,7 +20,8 @@ const TURN: u32 = 16;
 /// Which task waits for which futex word.
 pub(super) struct Hub {
     words: RefCell<FutexFd>,
-    waiters: RefCell<HashMap<u32, u64>>,
+    /// By key: the task, and where it is said that the word has rung.
+    waiters: RefCell<HashMap<u32, (u64, Rc<Cell<bool>>)>>,
     last: Cell<u32>,
 }
 
@@ -38,8 +39,12 @@ impl Hub {
         let waiters = self.waiters.borrow();
         // It fails where nothing can be armed either, which tasks are told.
         let keys = self.words.borrow_mut().drain_words().unwrap_or_default();
-        let tasks = keys.iter().filter_map(|key| waiters.get(key));
-        tasks.copied().collect()
+        let rung = keys.iter().filter_map(|key| waiters.get(key));
+        rung.map(|(task, rung)| {
+            rung.set(true);
+            *task
+        })
+        .collect()
     }
 }
 
@@ -207,11 +212,13 @@ impl Context {
             key = key.wrapping_add(1);
         }
         self.hub.last.set(key.wrapping_add(1));
-        waiters.insert(key, self.number);
+        let rung = Rc::<Cell<bool>>::default();
+        waiters.insert(key, (self.number, Rc::clone(&rung)));
         Word {
             hub: Rc::clone(&self.hub),
             key,
             armed: Cell::new(false),
+            rung,
         }
     }
 }
@@ -221,13 +228,21 @@ pub(in crate::bridge) struct Word {
     hub: Rc<Hub>,
     key: u32,
     armed: Cell<bool>,
+    rung: Rc<Cell<bool>>,
 }
 
 impl Word {
     /// Has the task polled once the word has another value, or is woken.
     pub(in crate::bridge) fn arm(&self, word: &AtomicU32, seen: u32) -> io::Result<()> {
         self.armed.set(true);
+        self.rung.set(false);
         self.hub.words.borrow_mut().arm_word(self.key, word, seen)
+    }
+
+    /// Whether the word that was armed last may have changed since. Until it has, what it tells of
+    /// need not be looked at.
+    pub(in crate::bridge) fn has_rung(&self) -> bool {
+        self.rung.get()
     }
 }
 

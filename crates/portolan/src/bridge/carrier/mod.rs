@@ -18,12 +18,15 @@
 //! - **C1** A task that is not armed is in `loose`, and each round polls all of those. A task that is
 //!   armed has said at which descriptors and words, and by what time, it is to be polled again.
 //! - **C2** A task is armed in a poll that arms first and looks afterwards, and finds nothing. So
-//!   what comes before the sleep is found, or ends it.
+//!   what comes before the sleep is found, or ends it. A word that rings while others are armed is
+//!   asked for once more before the sleep.
 //! - **C3** A poll does a bounded amount ([`Context::turn`]), so a busy peer delays the others by
 //!   that.
 //! - **C4** A task that panics is dropped, and ends its own connection.
 
 mod context;
+#[cfg(test)]
+mod tests;
 
 pub(super) use context::{Context, Word};
 
@@ -334,6 +337,12 @@ impl Tasks {
 
     /// Waits until something is new, at most until then, and loosens the tasks that it is for.
     fn hear(&mut self, by: Option<Instant>) {
+        // To arm one word may take the ring of another one from the descriptor.
+        let rung = self.hub.rung();
+        let by = match rung.is_empty() {
+            true => by,
+            false => Some(Instant::now()),
+        };
         let news = match self.desk.watch.wait_by(by) {
             Ok(news) => news,
             Err(error) => {
@@ -355,7 +364,7 @@ impl Tasks {
                 }
             }
         }
-        for number in self.hub.rung() {
+        for number in rung.into_iter().chain(self.hub.rung()) {
             self.loosen(number);
         }
         let now = Instant::now();
