@@ -486,8 +486,10 @@ impl Audit<'_> {
             let index = port.index;
             match status.phase {
                 PortPhase::Free => {}
-                // A segment has no owner; `rights` checks whether a space has a right on it.
-                PortPhase::Open if status.shared => {}
+                // A segment has no owner, though a space may keep it; `rights` checks whether a
+                // space has a right on it.
+                PortPhase::Open
+                    if status.shared && (status.owner == 0 || self.is_live(status.owner)) => {}
                 PortPhase::Open if self.is_live(status.owner) => {
                     *owned.entry(status.owner).or_default() += u64::from(!status.replies);
                 }

@@ -6,12 +6,12 @@ use portolan_testkit::{PATIENCE, resume, role, spawn, until};
 use std::process::Child;
 
 const LONG: usize = 70_000;
-const TEST: &str = "stops::a_buffer_stays_while_who_gives_it_a_new_name_is_stopped";
+const TEST: &str = "stops::a_buffer_stays_while_its_publisher_is_stopped";
 
-/// In between nobody has a right on it. The host looks at every port, and takes a right on every
-/// segment for a moment, when it returns what a dead member held.
+/// Where it has taken back what told of the buffer. The host looks at every port, and takes a right
+/// on every segment for a moment, when it returns what a dead member held.
 #[test]
-fn a_buffer_stays_while_who_gives_it_a_new_name_is_stopped() {
+fn a_buffer_stays_while_its_publisher_is_stopped() {
     match role() {
         Some([what, name]) if what == "publishes" => return publish(&name),
         Some([_, name]) => {
