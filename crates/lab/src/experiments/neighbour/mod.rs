@@ -31,7 +31,7 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
         touched. But ending a sender's access means interrupting the processors that run its \
         other threads, which a copy does not.",
     method: "The neighbour is a process with a processor of its own that reads 256 MiB over and \
-        over. Meanwhile two others pass 1 MiB messages that nobody looks at, or nothing happens, \
+        over. Meanwhile two others pass 32 MiB messages that nobody looks at, or nothing happens, \
         or a loop runs that needs no memory. All systems pass as many bytes a second: nine tenths \
         of what the slower of those that copy reaches flat out, which is found out first; the \
         table says what was reached. Rows in turn, slice by slice; the slowdown is the \
@@ -42,8 +42,10 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
     run,
 };
 
-/// Bytes of a message.
-const MESSAGE: u64 = 1 << 20;
+/// Bytes of a message: more than most caches hold, so that what is copied goes by way of the memory;
+/// in a quick run, fewer.
+const MESSAGE: u64 = 32 << 20;
+const MESSAGE_QUICK: u64 = 1 << 20;
 /// Of what those that copy reach, how much all pass.
 const PART: f64 = 0.9;
 /// Memory that the neighbour reads; in a quick run, too little to say much.
@@ -90,6 +92,7 @@ fn run(context: &Context<'_>) -> Result<Outcome> {
     context.progress.begin(ROWS.len() + siblings::STEPS);
     let mut outcome = Outcome::default();
     let (placement, seat) = place(context.cpus);
+    let message = context.pick(MESSAGE_QUICK, MESSAGE);
     let mut rows = Vec::new();
     for (name, system) in ROWS {
         context.progress.step(name);
@@ -105,7 +108,7 @@ fn run(context: &Context<'_>) -> Result<Outcome> {
                 payload: Payload::Untouched,
                 pattern: Pattern::RoundTrip { one_way: true },
                 placement,
-                ..Case::new(system, MESSAGE)
+                ..Case::new(system, message)
             };
             run::start(&case, context.cpus)
         });
@@ -119,11 +122,11 @@ fn run(context: &Context<'_>) -> Result<Outcome> {
     let mut neighbour = Neighbour::start(bytes, context.cpus.peer(seat))?;
     // It reads all of it once before anything counts.
     neighbour.reads(time, || Ok(()))?;
-    let rate = rate(&mut rows, &mut neighbour, time)?;
+    let plan = rate(&mut rows, &mut neighbour, (time, message))?;
     for _ in 0..slices {
         for row in &mut rows {
             context.progress.note(row.track.name.clone());
-            row.slice(&mut neighbour, time, rate)?;
+            row.slice(&mut neighbour, &plan)?;
         }
     }
     neighbour.finish()?;
@@ -147,8 +150,26 @@ fn place(cpus: &Cpus) -> (Placement, u32) {
     }
 }
 
-/// Bytes a second that all can pass beside the neighbour, those that copy too.
-fn rate(rows: &mut [Row], neighbour: &mut Neighbour, time: Duration) -> Result<f64> {
+/// What is passed in a slice.
+#[derive(Clone, Copy)]
+struct Plan {
+    time: Duration,
+    /// Bytes of a message, and of all messages in a second.
+    message: u64,
+    rate: f64,
+}
+
+/// As much as all can pass beside the neighbour, those that copy too.
+fn rate(
+    rows: &mut [Row],
+    neighbour: &mut Neighbour,
+    (time, message): (Duration, u64),
+) -> Result<Plan> {
+    let flat_out = Plan {
+        time,
+        message,
+        rate: f64::INFINITY,
+    };
     let mut least = f64::INFINITY;
     for row in rows
         .iter_mut()
@@ -156,19 +177,23 @@ fn rate(rows: &mut [Row], neighbour: &mut Neighbour, time: Duration) -> Result<f
     {
         let Some(run) = &mut row.run else { continue };
         neighbour.reads(time, || {
-            least = least.min(pass(run.as_mut(), time, f64::INFINITY)?);
+            least = least.min(pass(run.as_mut(), &flat_out)?);
             Ok(())
         })?;
     }
-    Ok(PART * least)
+    Ok(Plan {
+        rate: PART * least,
+        ..flat_out
+    })
 }
 
 impl Row {
-    fn slice(&mut self, neighbour: &mut Neighbour, time: Duration, rate: f64) -> Result<()> {
+    fn slice(&mut self, neighbour: &mut Neighbour, plan: &Plan) -> Result<()> {
+        let time = plan.time;
         let (name, run, passed) = (&self.track.name, &mut self.run, &mut self.passed);
         let byte = neighbour.reads(time, || {
             match run {
-                Some(run) => passed.push(pass(run.as_mut(), time, rate)?),
+                Some(run) => passed.push(pass(run.as_mut(), plan)?),
                 None if name == LOOP => {
                     let start = Instant::now();
                     while start.elapsed() < time {
@@ -185,18 +210,18 @@ impl Row {
 }
 
 /// Passes messages there and back, as many as are due at this rate; bytes a second that were passed.
-fn pass(run: &mut dyn Run, time: Duration, rate: f64) -> Result<f64> {
+fn pass(run: &mut dyn Run, plan: &Plan) -> Result<f64> {
     let start = Instant::now();
     let mut bytes = 0.0;
     loop {
         let elapsed = start.elapsed();
         // At least one round, however short the time.
-        if elapsed >= time && bytes > 0.0 {
+        if elapsed >= plan.time && bytes > 0.0 {
             return Ok(bytes / elapsed.as_secs_f64());
         }
-        if bytes <= rate * elapsed.as_secs_f64() {
+        if bytes <= plan.rate * elapsed.as_secs_f64() {
             run.rounds(1)?;
-            bytes += 2.0 * MESSAGE as f64;
+            bytes += 2.0 * plan.message as f64;
         } else {
             std::thread::sleep(REST);
         }
