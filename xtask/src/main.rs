@@ -50,7 +50,7 @@ enum Task {
     },
     /// Kill processes of a domain everywhere, and audit what is left
     #[command(
-        after_help = "Example:\n  cargo xtask torture --seconds 600 --json\n  cargo xtask torture --seconds 30 --sabotage extents\n  cargo xtask torture --nodes 3 --seconds 600"
+        after_help = "Example:\n  cargo xtask torture --seconds 600 --json\n  cargo xtask torture --seconds 30 --sabotage extents\n  cargo xtask torture --nodes --seconds 600"
     )]
     Torture(TortureArgs),
     /// One process of a torture run
@@ -186,7 +186,7 @@ struct TortureArgs {
     #[arg(long, value_name = "FAULT", value_parser = PossibleValuesParser::new(torture::worker::PLANTS))]
     plant: Option<String>,
     /// Several nodes with programs on each, and wires between them that are cut
-    #[arg(long, num_args = 0..=1, default_missing_value = "3",
+    #[arg(long, num_args = 0..=1, default_missing_value = "4",
         value_parser = clap::value_parser!(u8).range(2..=torture::nodes::MAX_NODES as i64),
         conflicts_with_all = ["plant", "processes", "mark", "stop", "guarded"])]
     nodes: Option<u8>,

@@ -68,7 +68,7 @@ fn nothing_is_lost_between_nodes_in_a_short_run() {
 fn is_noticed(rule: &str, kinds: &[&str]) {
     let (report, said) = torture(&[
         "--nodes",
-        "3",
+        "4",
         "--seconds",
         "120",
         "--until-found",

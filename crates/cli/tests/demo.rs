@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
-use support::{portolan, succeeds};
+use support::{needs_the_node_program, portolan, succeeds};
 
 /// Every carrier of this build.
 const CARRIERS: [&str; 3] = ["portolan", "pipe", "unix socket"];
@@ -204,17 +204,6 @@ fn a_killed_coordinator_leaves_no_process_and_no_file() {
         assert_eq!(scratch.names(), ["large"]);
         assert!(!domains().contains(&format!("portolan-demo-{}", demo.id())));
     }
-}
-
-/// `portolan-node`, which `portolan node` executes. The whole workspace's tests build it.
-fn needs_the_node_program() {
-    let beside =
-        std::path::Path::new(env!("CARGO_BIN_EXE_portolan")).with_file_name("portolan-node");
-    assert!(
-        beside.exists(),
-        "{} is not there: cargo build -p portolan-node",
-        beside.display()
-    );
 }
 
 #[test]

@@ -23,8 +23,24 @@ struct Hall {
 
 static HALL: OnceLock<Option<Hall>> = OnceLock::new();
 
+/// Removes what processes have left here that are dead.
+fn sweep(folder: &std::path::Path) {
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let process = name
+            .to_str()
+            .and_then(|name| name.strip_prefix("portolan-fuzz-"));
+        let process = process.and_then(|number| number.parse::<u32>().ok());
+        if process.is_some_and(|it| !std::path::Path::new(&format!("/proc/{it}")).exists()) {
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
 fn hall() -> Option<Hall> {
-    let path = std::env::temp_dir().join(format!("portolan-fuzz-{}", std::process::id()));
+    let folder = std::env::temp_dir();
+    sweep(&folder);
+    let path = folder.join(format!("portolan-fuzz-{}", std::process::id()));
     let state = State::at(&path).ok()?;
     authority::make_first(&state, "hall", NOW).ok()?;
     let key = Authority::load(&state).ok()?.key().ok()?;

@@ -21,3 +21,16 @@ pub(crate) fn succeeds(args: &[&str]) -> String {
     );
     String::from_utf8(output.stdout).expect("output is UTF-8")
 }
+
+/// Programs of nodes, which the whole workspace's tests build.
+#[allow(dead_code, reason = "not every test has nodes")]
+pub(crate) fn needs_the_node_program() {
+    for program in ["portolan-node", "portolan-node-bench"] {
+        let beside = std::path::Path::new(env!("CARGO_BIN_EXE_portolan")).with_file_name(program);
+        assert!(
+            beside.exists(),
+            "{} is not there: cargo build -p portolan-node",
+            beside.display()
+        );
+    }
+}

@@ -144,11 +144,14 @@ impl Link {
         now: Time,
     ) -> Result<(), TransportError> {
         for _ in 0..READS {
+            let room = self.buffer.len() - self.filled;
             let into = [Destination::from(&mut self.buffer[self.filled..])];
-            match self.connection.receive(self.records, &into) {
+            let all = match self.connection.receive(self.records, &into) {
                 Progress::Moved(moved) => {
                     self.filled += moved;
                     self.read += moved as u64;
+                    // There was no more; what has come since makes the descriptor readable (T4).
+                    moved < room
                 }
                 Progress::Blocked => return Ok(()),
                 Progress::Ended => {
@@ -156,7 +159,7 @@ impl Link {
                     return Ok(());
                 }
                 Progress::Failed(why) => return Err(why),
-            }
+            };
             let mut at = 0;
             while let Some(head) = self.buffer[at..self.filled].get(..RecordHead::BYTES) {
                 // Of what is no head the protocol says what is wrong.
@@ -172,6 +175,9 @@ impl Link {
             }
             self.buffer.copy_within(at..self.filled, 0);
             self.filled -= at;
+            if all {
+                break;
+            }
         }
         Ok(())
     }
@@ -182,7 +188,6 @@ impl Link {
         machine: &mut Machine,
         now: Time,
     ) -> Result<(), TransportError> {
-        let mut nowhere = [0; 16 * 1024];
         for _ in 0..READS {
             let (connection, bulk) = (&mut self.connection, self.bulk);
             let mut receive = |into: &[Destination<'_>]| {
@@ -207,6 +212,7 @@ impl Link {
                     }
                 }
                 Bulk::Nowhere(left, _) => {
+                    let mut nowhere = [0; 16 * 1024];
                     let most = usize::try_from(*left).unwrap_or(usize::MAX);
                     let most = most.min(nowhere.len());
                     receive(&[Destination::from(&mut nowhere[..most])])

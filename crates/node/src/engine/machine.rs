@@ -31,8 +31,10 @@ pub(super) struct Lent {
     room: Option<Token<Room>>,
     /// Messages that were put into it.
     pub(super) delivered: u64,
-    /// When it is looked at again, if memory was short, and how long after that.
-    again: Option<(Duration, Duration)>,
+    /// When it is looked at again, if memory was short.
+    again: Option<Duration>,
+    /// How long after that, if it is short still.
+    pause: Duration,
 }
 
 /// How soon after memory was short a port's flows are called again: at first, and at the latest.
@@ -107,6 +109,7 @@ impl Machine {
             room: None,
             delivered: 0,
             again: None,
+            pause: CALLS_AGAIN.0,
         };
         self.lent.insert(key, lent);
         Some((key, true))
@@ -125,7 +128,7 @@ impl Machine {
     /// Tells the protocol how many slots of ports are free, and waits for more where flows wait.
     pub(super) fn count_slots(&mut self, node: &mut Node<Payload>) {
         let now = self.now;
-        let due = |lent: &Lent| lent.again.is_some_and(|(at, _)| at <= now);
+        let due = |lent: &Lent| lent.again.is_some_and(|at| at <= now);
         let due = self.lent.iter().filter(|(_, lent)| due(lent));
         self.looked_at.extend(due.map(|(key, _)| *key));
         let keys: Vec<PortKey> = self.looked_at.iter().copied().collect();
@@ -134,12 +137,10 @@ impl Machine {
                 self.looked_at.remove(&key);
                 continue;
             };
-            if lent.again.is_some_and(|(at, _)| at > now) {
+            if lent.again.is_some_and(|at| at > now) {
                 continue;
             }
-            if let Some((at, _)) = &mut lent.again {
-                *at = Duration::MAX;
-            }
+            lent.again = None;
             let free = u32::try_from(lent.right.room().free()).unwrap_or(u32::MAX);
             node.room(time(now), key, free);
             let (promised, usable, waits) = match node.port_view(key) {
@@ -184,16 +185,15 @@ impl Machine {
 
     /// When a port is to be looked at again.
     pub(super) fn wake_at(&self) -> Option<Duration> {
-        let again = self.lent.values().filter_map(|lent| lent.again);
-        again.map(|(at, _)| at).min()
+        self.lent.values().filter_map(|lent| lent.again).min()
     }
 
     /// There is no memory for what comes to a port: its flows are called again later.
     fn no_memory(&mut self, key: PortKey) {
         let now = self.now;
         if let Some(lent) = self.lent.get_mut(&key) {
-            let pause = lent.again.map_or(CALLS_AGAIN.0, |(_, pause)| pause);
-            lent.again = Some((now + pause, (2 * pause).min(CALLS_AGAIN.1)));
+            lent.again = Some(now + lent.pause);
+            lent.pause = (2 * lent.pause).min(CALLS_AGAIN.1);
         }
     }
 
@@ -365,6 +365,7 @@ impl Home<Payload> for Machine {
                     lent.delivered += 1;
                     self.delivered += 1;
                     lent.again = None;
+                    lent.pause = CALLS_AGAIN.0;
                 }
                 return Ok(());
             }

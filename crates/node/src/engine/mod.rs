@@ -335,7 +335,9 @@ impl Engine {
             for link in self.links.values_mut() {
                 link.send(&mut self.node, at, now);
             }
-            if !self.handle() {
+            // What has come meanwhile, before this goes to sleep and is woken for it.
+            let any = self.serve_domains();
+            if !self.handle() && !any {
                 break;
             }
         }
@@ -520,7 +522,10 @@ impl Engine {
     }
 
     /// Serves what waits in the domains.
-    fn serve_domains(&mut self) {
+    /// Serves what has come in domains; whether something had. A set says once more that there is
+    /// nothing before its descriptor is still.
+    fn serve_domains(&mut self) -> bool {
+        let mut any = false;
         let keys: Vec<DomainKey> = self.machine.spans.keys().copied().collect();
         for key in keys {
             let Some(span) = self.machine.spans.get_mut(&key) else {
@@ -533,6 +538,7 @@ impl Engine {
                 self.happened.push(Happened::SpanLost { domain, why });
                 continue;
             };
+            any |= !ready.is_empty();
             for (token, thing) in ready {
                 match thing {
                     Thing::Proxy(id) => self.drain(id),
@@ -556,6 +562,7 @@ impl Engine {
                 }
             }
         }
+        any
     }
 
     fn hear_programs(&mut self, key: DomainKey) {

@@ -22,6 +22,7 @@ crate::scenes! {
     a_node_that_leaves_or_spans_no_more_kills_rights,
     a_program_that_is_killed_leaves_what_it_has_sent,
     a_message_that_there_is_no_memory_for_comes_when_there_is,
+    a_message_that_waits_for_memory_comes_though_its_port_was_full_meanwhile,
     a_message_that_no_memory_is_enough_for_is_left_behind,
 }
 
@@ -446,6 +447,44 @@ fn a_message_that_there_is_no_memory_for_comes_when_there_is(network: &Network) 
         let came = upper.receive(Access::Later, PATIENCE).unwrap();
         is_numbered(&came, number, &[3 << 20]);
     }
+}
+
+fn a_message_that_waits_for_memory_comes_though_its_port_was_full_meanwhile(network: &Network) {
+    let hall = Machine::planned(
+        network,
+        &Plan {
+            name: "hall",
+            memory: Some(8 << 20),
+            ..Plan::default()
+        },
+    );
+    let roof = Machine::new(network, "roof");
+    roof.linked(&hall);
+    let options = PortOptions::named("upper").queue(7).spanned();
+    let mut upper = hall.domain.bind(options).unwrap();
+    let right = roof.domain.connect("upper", PATIENCE).unwrap();
+    let taken: Vec<_> = (0..6)
+        .map(|_| hall.domain.allocate(1 << 20).unwrap())
+        .collect();
+    send(&right, numbered(&roof.domain, 7, &[3 << 20]));
+    until("it waits", || {
+        let report = hall.report();
+        let mut lent = report.spans[0].lent.iter();
+        lent.any(|lent| !lent.waiting.is_empty())
+    });
+    let own = upper.make_send();
+    let mut full = 0;
+    while own.send(Message::default(), WhenFull::Fail).is_ok() {
+        full += 1;
+    }
+    // Longer than the longest pause between two looks at the port: one of them finds it full.
+    std::thread::sleep(Duration::from_millis(1500));
+    drop(taken);
+    for _ in 0..full {
+        assert!(upper.receive(Access::Later, PATIENCE).unwrap().is_empty());
+    }
+    let came = upper.receive(Access::Later, PATIENCE).unwrap();
+    is_numbered(&came, 7, &[3 << 20]);
 }
 
 fn a_message_that_no_memory_is_enough_for_is_left_behind(network: &Network) {

@@ -1,8 +1,9 @@
 //! What no publisher writes, in a publisher's channel.
 
-use crate::{PATIENCE, options, used};
-use portolan::channel::{ReadError, SubscribeError};
+use crate::{PATIENCE, options, until, used};
+use portolan::channel::{ReadError, ReaderOptions, Since, SubscribeError};
 use portolan::{Deadline, Domain, PortKind, Segment};
+use portolan_testkit::{role, spawn, unique};
 use std::sync::atomic::Ordering;
 
 /// A note as publishers write it.
@@ -70,6 +71,55 @@ fn hostile_notes_are_missed_and_no_more() {
         sample, honest, subscriber, publisher, channel, written, port,
     ));
     assert_eq!(used(&domain), (0, 0));
+}
+
+/// The other process; nothing, when it is run as a test.
+#[test]
+fn keeper() {
+    let Some([name]) = role() else { return };
+    let domain = Domain::join(&name).unwrap();
+    let mut publisher = domain.publisher::<[u64]>("theirs", options()).unwrap();
+    publisher.publish(&[3; 1000]).unwrap();
+    std::thread::sleep(PATIENCE);
+}
+
+/// Its publisher would write it under a subscriber that another one told of it: it takes back only
+/// what it has told itself.
+#[test]
+fn a_buffer_that_another_process_keeps_is_missed() {
+    let name = unique("topic-keeper");
+    let domain = Domain::join(&name).unwrap();
+    let mut theirs = domain.subscriber::<[u64]>("theirs", options()).unwrap();
+    let mut other = spawn("hostile::keeper", &[&name]);
+    assert_eq!(*theirs.receive(PATIENCE).unwrap(), [3; 1000]);
+    let note = {
+        let channel = domain.find_channel("theirs#0", Deadline::NOW).unwrap();
+        let since = ReaderOptions::default().since(Since::Last(1));
+        let mut reader = channel.bind_reader(since).unwrap();
+        reader.receive(Deadline::NOW).unwrap().to_vec()
+    };
+
+    let mut subscriber = domain.subscriber::<[u64]>("t", options()).unwrap();
+    let publisher = domain.publisher::<[u64]>("t", options()).unwrap();
+    let channel = publisher.channel().clone();
+    drop(publisher);
+    let mut writer = channel.bind_writer().unwrap();
+    writer.write(&note, PATIENCE).unwrap();
+    let nothing = subscriber.receive(Deadline::NOW);
+    assert!(
+        matches!(nothing, Err(SubscribeError::TimedOut)),
+        "{nothing:?}"
+    );
+    drop(writer);
+    let mut publisher = domain.publisher::<[u64]>("t", options()).unwrap();
+    publisher.publish(&[4; 1000]).unwrap();
+    let honest = subscriber.receive(Deadline::NOW).unwrap();
+    assert_eq!((honest[999], honest.missed()), (4, 1));
+
+    other.kill().unwrap();
+    other.wait().unwrap();
+    drop((honest, subscriber, publisher, channel, theirs));
+    until("all is returned", || used(&domain) == (0, 0));
 }
 
 #[test]

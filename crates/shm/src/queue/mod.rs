@@ -24,10 +24,6 @@
 //! | retire, at the next receive | the slot, while the sender is at work | 1 |
 //! | retire a passed slot | the same, and the senders' line | 2 |
 //!
-//! A claim waits for its line, which the receiver has had since it retired the slot a lap ago. In a
-//! stream these waits would come one after another, so a sender asks for the lines of later slots, eight
-//! at a time.
-//!
 //! # Invariants
 //!
 //! - **Q1** Only the space that a slot's state names changes its words: the claimer while

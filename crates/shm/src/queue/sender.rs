@@ -2,16 +2,11 @@
 
 use super::{Line, PortEntry, Queue, Slot, exchange};
 use crate::atomic::{AtomicU64, Ordering, store_load_barrier};
-use crate::{bulk, mark};
+use crate::mark;
 use portolan_abi::slot::{Phase, SlotState};
 
 /// Slots that a sender looks at, in laps, before it gives up on a queue of garbage.
 const WALK: usize = 64;
-
-/// Slots whose lines a sender asks for at a time, and how far ahead of it the first of them is: as
-/// many as a stream claims while one line comes.
-const AT_ONCE: u64 = 8;
-const AHEAD: u64 = 24;
 
 /// Where a sender believes the queue's end to be. A hint: any value is safe but 0, which memory
 /// that was given up shows as free (U4 of [`crate::queue_memory`]); no queue has that position.
@@ -295,25 +290,6 @@ fn void(port: &PortEntry, slot: Slot<'_>, position: u64, space: u8) -> Option<bo
     None
 }
 
-/// Asks for the lines of slots that are claimed soon: their receiver has them since it retired them,
-/// and a claim, which is a locked instruction, would wait for each of them, one after another.
-///
-/// Not in a short queue, where they may hold messages that the receiver is about to read.
-#[cold]
-#[inline(never)]
-fn look_ahead(lines: &[Line], slot_lines: usize, next: u64) {
-    let slots = lines.len() / slot_lines;
-    if (slots as u64) < 2 * (AHEAD + AT_ONCE) {
-        return;
-    }
-    for position in next + AHEAD..next + AHEAD + AT_ONCE {
-        let index = usize::try_from(position & (slots as u64 - 1)).unwrap_or(0);
-        if let Some(line) = lines.get(index * slot_lines) {
-            bulk::will_write(&line.words);
-        }
-    }
-}
-
 /// See [`Claim::abandon`].
 #[cold]
 #[inline(never)]
@@ -393,14 +369,14 @@ impl<'r> Claim<'r, '_> {
         let was = SlotState(self.first.words[0].fetch_add(SlotState::PUBLISH, Ordering::AcqRel));
         mark!("send.published");
         // Only now: between claim and publication the receiver may snatch the line back.
-        let next = self.position + 1;
-        self.spot.0.store(next, Ordering::Relaxed);
+        self.spot.0.store(self.position + 1, Ordering::Relaxed);
         // Release: a thread that starts from this hint knows what we knew. It never runs ahead: no
         // position before one that was claimed is free, or ever will be (Q3).
-        self.queue.port.sender.tail.store(next, Ordering::Release);
-        if next.is_multiple_of(AT_ONCE) {
-            look_ahead(self.queue.lines, self.queue.slot_lines, next);
-        }
+        self.queue
+            .port
+            .sender
+            .tail
+            .store(self.position + 1, Ordering::Release);
         if was.has(SlotState::CLOSING) {
             Published::Closed
         } else if asleep || was.has(SlotState::ASLEEP) {

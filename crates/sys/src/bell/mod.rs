@@ -292,6 +292,31 @@ impl FutexFd {
             Inner::Helper(helper) => helper.drain(),
         }
     }
+
+    /// Whether the descriptor is readable, as far as can be known without a system call: `false` may
+    /// be wrong, `true` is not.
+    ///
+    /// ```
+    /// use portolan_sys::bell::{FutexFd, Kind};
+    /// use std::sync::atomic::AtomicU32;
+    /// let word = AtomicU32::new(0);
+    /// let mut bell = FutexFd::new()?;
+    /// assert!(!bell.is_readable());
+    /// // The word is something else already.
+    /// bell.arm(&word, 1)?;
+    /// portolan_sys::process::poll(&[bell.as_fd()], None)?;
+    /// assert_eq!(bell.is_readable(), bell.kind() == Kind::Ring);
+    /// bell.drain()?;
+    /// assert!(!bell.is_readable());
+    /// # use std::os::fd::AsFd;
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn is_readable(&mut self) -> bool {
+        match self.inner() {
+            Ok(Inner::Ring(ring)) => ring.has_completions(),
+            Ok(Inner::Helper(_)) | Err(_) => false,
+        }
+    }
 }
 
 impl FutexFd {

@@ -147,6 +147,11 @@ impl Ring {
         Ok(())
     }
 
+    /// Whether there is a completion that was not drained, which makes the ring readable.
+    pub(super) fn has_completions(&mut self) -> bool {
+        !self.ring.completion().is_empty()
+    }
+
     fn number(&mut self) -> u64 {
         self.numbers += 1;
         self.numbers

@@ -60,6 +60,8 @@ enum Excuse {
 #[derive(Default)]
 struct Place {
     child: Option<Child>,
+    /// It has joined its domain, and has bound its names.
+    has_begun: bool,
     /// When a process takes the place next.
     again: Option<Instant>,
     armed: Option<Instant>,
@@ -313,6 +315,10 @@ impl Coordinator {
             if again.is_some_and(|again| Instant::now() >= again) {
                 self.spawn(place)?;
             }
+            let has_begun = self.board.get(place, Entry::Space) != 0;
+            if has_begun && !self.places[place].has_begun {
+                self.has_begun(place);
+            }
             self.resume(place, false);
             self.watch(place);
         }
@@ -345,6 +351,12 @@ impl Coordinator {
             ..Place::default()
         };
         Ok(())
+    }
+
+    /// A process has the names of its place: until now they led to the one before, which is dead.
+    fn has_begun(&mut self, at: usize) {
+        self.places[at].has_begun = true;
+        self.excuse(Excuse::Ended(at));
     }
 
     /// A process has ended that was to go on.
@@ -443,6 +455,9 @@ impl Coordinator {
 
     fn node_said(&mut self, at: usize, line: &str) {
         self.write(&format!("node {at} said: {line}"));
+        if line.ends_with(&format!(" spans {DOMAIN}")) {
+            self.has_begun(at);
+        }
         if let Some((_, rest)) = line.split_once("the association with ")
             && let Some((id, why)) = rest.split_once(" is over: ")
         {

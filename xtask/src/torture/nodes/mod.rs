@@ -28,7 +28,7 @@
 //! - **T5** What arrives is, byte for byte, what was sent.
 //! - **T6** When all is healed and nothing more is sent, nothing is left: no message waits, no extent is
 //!   used, no right says that its node is silent. Each domain passes [`crate::audit`].
-//! - **T7** Flows that wait for room in a port are served in turn.
+//! - **T7** Flows that wait for room in a port are served in turn; asked of four nodes and more.
 
 mod content;
 mod coordinator;
@@ -200,6 +200,11 @@ fn inbox(program: usize) -> String {
 
 fn service(program: usize) -> String {
     format!("service-{program}")
+}
+
+/// The port that is pressed on in rounds, whose queue is as short as can be.
+fn narrow(program: usize) -> String {
+    format!("narrow-{program}")
 }
 
 #[cfg(test)]

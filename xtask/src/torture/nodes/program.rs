@@ -6,7 +6,7 @@ use super::super::board::{Board, Entry, Word, enlist};
 use super::super::random::Random;
 use super::content::{self, Size};
 use super::ledger::{Count, End, Kind, Ledger, Word as Head, now};
-use super::{Shape, inbox, service};
+use super::{Shape, inbox, narrow, service};
 use portolan::{
     Access, ConnectError, Deadline, Domain, PendingReply, PortOptions, ReceiveError, ReceiveRight,
     RequestError, RightState, SendError, SendRight, WhenFull,
@@ -62,11 +62,12 @@ struct Program {
     ledger: Ledger,
     shape: Shape,
     at: usize,
-    name: String,
     random: Random,
     domain: Domain,
     inbox: ReceiveRight,
     service: ReceiveRight,
+    /// What is pressed on in rounds.
+    narrow: ReceiveRight,
     sends: Vec<Sends>,
     asks: Vec<Sends>,
     asked: Vec<Asked>,
@@ -109,7 +110,7 @@ impl Program {
     fn join(task: &Task<'_>, board: &'static Board, ledger: Ledger) -> Result<Self, String> {
         let mut random = Random::new(task.seed);
         let end = Instant::now() + PATIENCE;
-        let (domain, inbox, service) = loop {
+        let (domain, [inbox, service, narrow]) = loop {
             match Self::try_join(task, &mut random) {
                 Ok(joined) => break joined,
                 // The node may be dead, and so may the host be. The names are taken until the last
@@ -126,11 +127,11 @@ impl Program {
                 programs: task.programs,
             },
             at: task.place,
-            name: task.domain.to_owned(),
             random,
             domain,
             inbox,
             service,
+            narrow,
             sends: Vec::new(),
             asks: Vec::new(),
             asked: Vec::new(),
@@ -141,19 +142,22 @@ impl Program {
     fn try_join(
         task: &Task<'_>,
         random: &mut Random,
-    ) -> Result<(Domain, ReceiveRight, ReceiveRight), String> {
+    ) -> Result<(Domain, [ReceiveRight; 3]), String> {
         let mut builder = Domain::builder(task.domain).limit(MEMORY_LIMIT);
         if random.once_in(2) {
             builder = builder.spanning();
         }
         let domain = builder.join().map_err(|error| error.to_string())?;
-        let bind = |options: PortOptions| {
-            let options = options.queue(7).spanned();
+        let bind = |options: PortOptions, queue| {
+            let options = options.queue(queue).spanned();
             domain.bind(options).map_err(|error| error.to_string())
         };
-        let inbox = bind(PortOptions::named(&inbox(task.place)))?;
-        let service = bind(PortOptions::named(&service(task.place)).synchronous())?;
-        Ok((domain, inbox, service))
+        let ports = [
+            bind(PortOptions::named(&inbox(task.place)), 7)?,
+            bind(PortOptions::named(&service(task.place)).synchronous(), 7)?,
+            bind(PortOptions::named(&narrow(task.place)), 1)?,
+        ];
+        Ok((domain, ports))
     }
 
     fn beat(&self) {
@@ -179,11 +183,12 @@ impl Program {
             domain,
             inbox,
             service,
+            narrow,
             asked,
             presses,
             ..
         } = self;
-        drop((inbox, service, asked, presses));
+        drop((inbox, service, narrow, asked, presses));
         match domain.leave() {
             Ok(()) => ExitCode::SUCCESS,
             Err(why) => {
@@ -541,8 +546,12 @@ impl Program {
         }
         let says = self.ledger.count(self.at, Count::Silent);
         says.store(silent, Ordering::SeqCst);
-        let any = self.receive();
-        let any = self.serve() | any;
+        let mut any = self.receive();
+        any |= self.serve();
+        while let Ok(message) = self.narrow.receive(Access::Later, Deadline::NOW) {
+            self.came(&message);
+            any = true;
+        }
         self.doing(Doing::Pausing);
         if self.asked.is_empty() && !any {
             self.board.set(self.at, Entry::Paused, pause);
@@ -555,7 +564,7 @@ impl Program {
         if target == self.at {
             self.doing(Doing::Receiving);
             let deadline = Deadline::after(REST);
-            if let Ok(message) = self.inbox.receive(Access::Later, deadline) {
+            if let Ok(message) = self.narrow.receive(Access::Later, deadline) {
                 self.came(&message);
             }
             std::thread::sleep(REST);
@@ -569,7 +578,7 @@ impl Program {
         self.doing(Doing::Sending);
         let patience = Duration::from_millis(300);
         if self.presses.is_none() {
-            self.presses = self.find(target, &inbox(target), Kind::Short, patience);
+            self.presses = self.find(target, &narrow(target), Kind::Short, patience);
         }
         let Some(mut presses) = self.presses.take() else {
             return;

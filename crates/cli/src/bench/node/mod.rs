@@ -185,10 +185,6 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
         run.part(part)?;
     }
     run.progress.finish_and_clear();
-    // Of parts with such rows those alone.
-    if run.rows.iter().any(|row| row.contains(&word)) {
-        run.rows.retain(|row| row.contains(&word));
-    }
     if run.pinnings.len() == 1 {
         run.left_out("rows on two processors", "there is one processor");
     }
@@ -276,8 +272,12 @@ impl Run {
     }
 }
 
-/// Starts pairs of nodes.
+/// Starts pairs of nodes. Daemons come last in `of`, and are started first: their domains are made by
+/// them, at addresses that this process must have free, as it has for those that it makes itself.
 fn pairs(of: &[Over], progress: &ProgressBar) -> Result<Vec<Pair>> {
     progress.set_message("starting nodes");
-    of.iter().map(|over| Pair::start(*over, LIMITS)).collect()
+    let started = of.iter().rev().map(|over| Pair::start(*over, LIMITS));
+    let mut pairs: Vec<Pair> = started.collect::<Result<_>>()?;
+    pairs.reverse();
+    Ok(pairs)
 }

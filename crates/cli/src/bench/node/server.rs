@@ -86,7 +86,7 @@ impl Server {
     /// A connection to one that listens.
     pub(super) fn connect(&self) -> Result<TcpStream> {
         let failed = || CliError::system("connecting over loopback");
-        let address = self.address.ok_or(std::io::ErrorKind::NotConnected);
+        let address = self.address.ok_or(std::io::ErrorKind::NotConnected.into());
         let address = address.map_err(failed())?;
         let stream = TcpStream::connect(address).map_err(failed())?;
         stream.set_nodelay(true).map_err(failed())?;

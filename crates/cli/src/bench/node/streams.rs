@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
-use portolan::{AllocateError, Domain, Extent, Message, SendRight};
+use portolan::{AllocateError, Deadline, Domain, Extent, Message, SendRight};
 use portolan_measure::cpus;
 use portolan_measure::out;
 use portolan_measure::sampler::Sampler;
@@ -55,7 +55,7 @@ pub(super) fn send(domain: &Domain, right: &SendRight, bytes: usize, header: &[u
     let mut message = Message::new(header).map_err(CliError::library("making a message"))?;
     let pushed = message.push(allocate(domain, bytes)?);
     pushed.map_err(|refused| CliError::library("making a message")(refused.why))?;
-    let sent = right.send(message, MEETING);
+    let sent = right.send(message, Deadline::after(MEETING));
     sent.map_err(|refused| CliError::library("sending to another node")(refused.why))
 }
 

@@ -148,15 +148,6 @@ impl Row {
             ..self
         }
     }
-
-    /// Whether one of its columns has this word.
-    pub(super) fn contains(&self, word: &str) -> bool {
-        let texts = [&self.case, &self.over];
-        texts.iter().any(|text| text.to_lowercase().contains(word))
-            || [self.waiting, self.processors]
-                .iter()
-                .any(|text| text.contains(word))
-    }
 }
 
 #[derive(Serialize)]

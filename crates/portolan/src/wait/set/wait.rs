@@ -307,7 +307,11 @@ impl WaitSet {
         if self.alarms.has_words() {
             self.ring();
         }
-        if self.quiet.take().is_some() && self.member.present().is_ok() {
+        // Mostly it was the bell that has brought us here, and it has not been drained.
+        if self.quiet.take().is_some()
+            && !self.alarms.bell.is_readable()
+            && self.member.present().is_ok()
+        {
             let doorbell = &self.entry().doorbell;
             // A change, for a helper thread that has not fallen asleep on it yet.
             doorbell.fetch_add(1, Ordering::SeqCst);

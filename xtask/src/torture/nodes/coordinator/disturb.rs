@@ -51,7 +51,7 @@ impl Coordinator {
             let place = &self.places[*at];
             let is_there = place.child.is_some() && !place.killed && !place.told;
             let is_calm = place.stopped.is_none() && place.armed.is_none();
-            let has_begun = is_node || self.board.get(*at, Entry::Space) != 0;
+            let has_begun = is_node || place.has_begun;
             self.shape.is_node(*at) == is_node && is_there && is_calm && has_begun
         };
         let free: Vec<usize> = (0..self.places.len()).filter(is_free).collect();

@@ -1,5 +1,8 @@
 //! Rounds: one program of each other node presses on the port of one program, which receives slowly.
 //! All flows wait for room there, and must be served in turn.
+//!
+//! The port's queue has two slots, so at most two flows are served at a time, however late the node
+//! looks at it: of three flows one would wait for ever if another came before it each time.
 
 use super::super::ledger::{Count, Kind, Word};
 use super::{Coordinator, Found};
@@ -7,7 +10,9 @@ use std::io;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// A round is held after one audit in so many; after each with a rule switched off.
+/// Nodes of a run with rounds, at the least: more flows than slots.
+const NODES: usize = 4;
+/// A round is held before one audit in so many; before each where it is to find something.
 const ONE_IN: u64 = 4;
 /// How long the flows have to press, and what comes then to arrive. A round that is slower is none.
 const WITHIN: Duration = Duration::from_secs(20);
@@ -15,7 +20,7 @@ const WITHIN: Duration = Duration::from_secs(20);
 const READY: u64 = 24;
 /// Messages that arrive, of all flows together, while it is counted.
 const COUNTED: u64 = 120;
-/// Of these a flow gets so many, at the least. Each would have half of them or, of seven, a seventh.
+/// Of these a flow gets so many, at the least. Each would have a third of them or, of seven, a seventh.
 const LEAST: u64 = 6;
 /// A flow must go short in so many counts, one after another: a node may have been asleep in one.
 const COUNTS: usize = 2;
@@ -23,8 +28,11 @@ const COUNTS: usize = 2;
 impl Coordinator {
     /// Holds a round, if it is time for one; nodes are linked, and nothing else is sent.
     pub(super) fn hold_a_round(&mut self) -> io::Result<()> {
-        let is_time = self.plan.sabotage.is_some() || self.pauses % ONE_IN == 1;
-        if self.shape.nodes < 3 || !is_time {
+        let is_time = match self.plan.sabotage.as_deref() {
+            None => self.pauses % ONE_IN == 1,
+            Some(rule) => rule == "fair-queue",
+        };
+        if self.shape.nodes < NODES || !is_time {
             return Ok(());
         }
         let node = self.random.below(self.shape.nodes);
