@@ -76,18 +76,27 @@ fn params(name: &str, now: Moment, valid: Duration) -> CertificateParams {
 }
 
 impl Authority {
-    /// A new one, and its private key: the first of its cluster, unless that is named.
-    fn new(name: &str, cluster: Option<[u8; 16]>, now: Moment) -> Result<(Self, KeyPair)> {
+    /// A new one, and its private key: the first of a cluster, or the one that follows another.
+    ///
+    /// The certificate of one that follows is issued by the other one. So it is of use to nodes that have
+    /// not heard of it yet: it leads from a certificate that it has issued to the key that they believe.
+    fn new(name: &str, follows: Option<&Self>, now: Moment) -> Result<(Self, KeyPair)> {
         let key = new_key()?;
         let mut params = params(name, now, AUTHORITY_VALID);
-        if let Some(cluster) = cluster {
-            let cluster = NodeId(cluster).to_string();
-            let names = &mut params.distinguished_name;
-            names.push(DnType::OrganizationName, cluster);
-        }
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
-        let certificate = params.self_signed(&key).map_err(NodeError::certificate)?;
+        let certificate = match follows {
+            None => params.self_signed(&key),
+            Some(old) => {
+                let cluster = Certificate::read(&old.certificate)?.cluster();
+                let cluster = NodeId(cluster).to_string();
+                let names = &mut params.distinguished_name;
+                names.push(DnType::OrganizationName, cluster);
+                params.use_authority_key_identifier_extension = true;
+                params.signed_by(&key, &old.issuer)
+            }
+        };
+        let certificate = certificate.map_err(NodeError::certificate)?;
         let certificate = certificate.der().to_vec();
         let again = KeyPair::try_from(key.serialize_der()).map_err(NodeError::certificate)?;
         let issuer = Issuer::new(params, again);
@@ -415,9 +424,8 @@ pub enum End {
 pub fn rotate(state: &State, end: End, now: Moment) -> Result<Vec<Vec<u8>>> {
     let old = Authority::load(state)?;
     let statements = Statements::load(state)?;
-    let cluster = statements.cluster();
     let name = Certificate::read(&old.certificate)?.name;
-    let (new, key) = Authority::new(&name, Some(cluster), now)?;
+    let (new, key) = Authority::new(&name, Some(&old), now)?;
     let until = match end {
         End::After(time) => now.seconds.saturating_add(time.as_secs()),
         End::Now => now.seconds,

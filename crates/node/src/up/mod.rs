@@ -45,7 +45,7 @@ pub use status::{AuthorityStatus, PeerState, PeerStatus, SpanState, SpanStatus, 
 pub use trust::state_in;
 
 use crate::audit::{self, Event};
-use crate::authority::{self, Authority, renew_at};
+use crate::authority;
 use crate::config::Config;
 use crate::ending::Ending;
 use crate::engine::{Engine, Happened, Report};
@@ -601,75 +601,5 @@ impl Node {
         control.leave_file();
         programs.leave_file();
         Ok(())
-    }
-
-    fn status(&mut self) -> Status {
-        let now = self.clock.now();
-        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-        let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-        // A peer is told of once: with what is said of its connection, if that is made anew.
-        let dial_of = |node: NodeId| self.dials.iter().find(|dial| dial.node == Some(node));
-        let Report {
-            spans,
-            peers,
-            left_behind,
-            lost,
-            ..
-        } = self.engine.report(now);
-        let spans = self.spans.status(spans);
-        let linked: Vec<PeerStatus> = peers
-            .iter()
-            .map(|peer| PeerStatus {
-                node: Some(peer.node.to_string()),
-                name: Some(peer.name.clone()).filter(|name| !name.is_empty()),
-                address: dial_of(peer.node).and_then(Dial::configured),
-                heard_at: dial_of(peer.node).and_then(Dial::heard_at),
-                state: match (peer.is_up, peer.is_linked, peer.is_unreachable) {
-                    (_, _, true) => PeerState::Unreachable,
-                    (true, true, false) => PeerState::Up,
-                    _ => dial_of(peer.node).map_or(PeerState::Connecting, Dial::state),
-                },
-                for_ms: millis(peer.lasts),
-                round_trip_us: peer.round_trip.map(micros),
-                sent_bytes: peer.bytes.0,
-                received_bytes: peer.bytes.1,
-                in_flight_bytes: peer.in_flight.0,
-                failure: dial_of(peer.node).and_then(|dial| dial.failure.clone()),
-            })
-            .collect();
-        let dialled = self.dials.iter().filter(|dial| {
-            let is_told = peers.iter().any(|peer| dial.node == Some(peer.node));
-            !is_told && !matches!(dial.phase, Phase::Linked)
-        });
-        let dialled = dialled.map(|dial| PeerStatus {
-            node: dial.node.map(|node| node.to_string()),
-            name: None,
-            address: dial.configured(),
-            heard_at: dial.heard_at(),
-            state: dial.state(),
-            for_ms: millis(now.saturating_sub(dial.since)),
-            round_trip_us: None,
-            sent_bytes: 0,
-            received_bytes: 0,
-            in_flight_bytes: 0,
-            failure: dial.failure.clone(),
-        });
-        let metrics = self.metrics.as_ref().and_then(Metrics::address);
-        Status {
-            node: self.id.to_string(),
-            name: self.config.name.clone(),
-            incarnation: self.running.incarnation,
-            listen: self.listener.address().to_string(),
-            metrics: metrics.map(|address| address.to_string()),
-            certificate_until: self.trust.certificate.not_after.to_string(),
-            renews_at: renew_at(&self.trust.certificate).to_string(),
-            authority: Authority::load(&self.state).is_ok(),
-            authorities: self.authorities(),
-            forgotten: self.forgotten().iter().map(ToString::to_string).collect(),
-            peers: linked.into_iter().chain(dialled).collect(),
-            spans,
-            left_behind,
-            lost,
-        }
     }
 }
