@@ -124,18 +124,24 @@ impl Plan {
 
 /// Which parts there are; what a filter is compared with before they are measured.
 const PARTS: [(Part, &str); 6] = [
-    (Part::Local, "local instructions polling one processor"),
+    (
+        Part::Local,
+        "local send receive request get reply answered null instructions polling one processor tcp",
+    ),
     (
         Part::Trips,
-        "null request answer ping-pong asleep two processors one processor tcp tls daemons",
+        "null request and answer ping-pong of 64 b asleep two processors one processor tcp tls daemons",
     ),
     (
         Part::Streams,
         "stream untouched asleep rustls sendmsg instructions fragment tcp tls daemons",
     ),
-    (Part::Beside, "beside long message bare stream"),
-    (Part::Fair, "flows to one port index"),
-    (Part::Idle, "idle nothing"),
+    (
+        Part::Beside,
+        "ping-pong beside a bare stream null request beside a message asleep two processors tcp",
+    ),
+    (Part::Fair, "flows to one port asleep two processors tcp"),
+    (Part::Idle, "idle nothing asleep any processor daemons tls"),
 ];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
