@@ -36,7 +36,7 @@ fn budgets(report: &Value) -> Vec<&str> {
 
 #[test]
 fn a_request_to_another_node_stands_beside_a_ping_pong_that_waits_alike() {
-    let report = report("answer");
+    let report = report("and answer");
     let rows = rows(&report);
     for over in ["nodes, plain TCP", "nodes, TLS", "daemons, TLS"] {
         let its = rows.iter().filter(|row| row["over"] == over);
@@ -108,7 +108,7 @@ fn nothing_is_left_of_one_that_is_ended_or_killed() {
     needs_the_node_program();
     for signal in [Signal::INT, Signal::KILL] {
         let mut bench = Command::new(env!("CARGO_BIN_EXE_portolan"))
-            .args(["bench", "node", "--filter", "answer"])
+            .args(["bench", "node", "--filter", "and answer"])
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()

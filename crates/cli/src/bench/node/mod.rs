@@ -126,7 +126,7 @@ impl Plan {
 const PARTS: [(Part, &str); 6] = [
     (
         Part::Local,
-        "local send receive request get reply answered null instructions polling one processor tcp",
+        "local send, null receive, null, found at once receive, one look in vain request, null get, null reply, null answer, null instructions polling one processor nodes, plain tcp",
     ),
     (
         Part::Trips,
