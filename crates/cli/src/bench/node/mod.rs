@@ -99,9 +99,9 @@ impl Plan {
             };
         }
         Self {
-            trips: effort(20, 150),
-            streams: effort(9, 0),
-            sizes: &[MIB, 4 * MIB, 16 * MIB, 64 * MIB],
+            trips: effort(15, 120),
+            streams: effort(7, 0),
+            sizes: &[MIB, 16 * MIB, 64 * MIB],
             lot: 256 * MIB,
             counted: 64 * MIB,
             long: 1024 * MIB,
