@@ -36,7 +36,7 @@ fn budgets(report: &Value) -> Vec<&str> {
 
 #[test]
 fn a_request_to_another_node_stands_beside_a_ping_pong_that_waits_alike() {
-    let report = report("null request");
+    let report = report("and answer");
     let rows = rows(&report);
     for over in ["nodes, plain TCP", "nodes, TLS", "daemons, TLS"] {
         let its = rows.iter().filter(|row| row["over"] == over);
@@ -53,7 +53,7 @@ fn a_request_to_another_node_stands_beside_a_ping_pong_that_waits_alike() {
 
 #[test]
 fn streams_stand_beside_the_bare_calls_and_count_their_fragments() {
-    let report = report("stream");
+    let report = report("untouched");
     let rows = rows(&report);
     for over in [
         "sendmsg and readv",
@@ -62,7 +62,8 @@ fn streams_stand_beside_the_bare_calls_and_count_their_fragments() {
         "nodes, TLS",
         "daemons, TLS",
     ] {
-        let its = rows.iter().filter(|row| row["over"] == over);
+        let its = rows.iter().filter(|row| row["unit"] == "GB/s");
+        let its = its.filter(|row| row["over"] == over);
         assert_eq!(its.count(), 2, "{over}: {rows:?}");
     }
     let judged = budgets(&report);
@@ -82,7 +83,7 @@ fn flows_to_one_port_and_idle_nodes_are_judged() {
 
 #[test]
 fn short_messages_beside_a_long_one_are_judged_by_their_tail() {
-    let report = report("beside");
+    let report = report("beside a bare");
     let rows = rows(&report);
     assert_eq!(rows.len(), 2, "{rows:?}");
     assert!(
@@ -107,7 +108,7 @@ fn nothing_is_left_of_one_that_is_ended_or_killed() {
     needs_the_node_program();
     for signal in [Signal::INT, Signal::KILL] {
         let mut bench = Command::new(env!("CARGO_BIN_EXE_portolan"))
-            .args(["bench", "node", "--filter", "null request"])
+            .args(["bench", "node", "--filter", "and answer"])
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()

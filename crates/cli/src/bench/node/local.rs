@@ -49,30 +49,28 @@ pub(super) fn measure(
     progress.inc(1);
     let open = ports.iter().filter(|port| port.senders() > 0).count();
     let note = format!(
-        "{open} spanned ports of the domain are connected to by the other node, which has {} rights on them",
+        "and all below it: to a port of a domain of which the other node has connected to {open} spanned ports, with {} rights",
         lent.len()
     );
-    let rows = with.iter().filter_map(|with| {
+    let rows = with.iter().enumerate().filter_map(|(number, with)| {
         let mut before = without.iter();
         let without = before.find(|row| row.operation == with.operation)?;
-        let (with, without) = (with.instructions as f64, without.instructions as f64);
-        Some((with, without))
-    });
-    let rows = rows.zip(&with).map(|((many, few), counted)| {
-        let more = many - few;
-        let row = Row::figure(
-            counted.operation,
-            Over::Tcp.name(),
-            Unit::Instructions,
-            many,
-        );
+        let (many, few) = (with.instructions as f64, without.instructions as f64);
+        let over = Over::Tcp.name();
+        let row = Row::figure(with.operation, over, Unit::Instructions, many);
         let row = row.waiting("polling", "one processor");
-        let row = row.noted(format!("{few:.0} without a node; {note}"));
+        let row = row.against(&format!("{few:.0} without a node"), None, None);
+        let row = if number == 0 {
+            row.noted(note.clone())
+        } else {
+            row
+        };
+        let more = many - few;
         let exactly = Ratio {
             median: more,
             range: [more, more],
         };
-        row.judged(exactly, LOCAL)
+        Some(row.judged(exactly, LOCAL))
     });
     Ok(Ok(rows.collect()))
 }

@@ -99,9 +99,9 @@ impl Plan {
             };
         }
         Self {
-            trips: effort(20, 150),
-            streams: effort(9, 0),
-            sizes: &[MIB, 4 * MIB, 16 * MIB, 64 * MIB],
+            trips: effort(15, 120),
+            streams: effort(7, 0),
+            sizes: &[MIB, 16 * MIB, 64 * MIB],
             lot: 256 * MIB,
             counted: 64 * MIB,
             long: 1024 * MIB,
@@ -124,18 +124,24 @@ impl Plan {
 
 /// Which parts there are; what a filter is compared with before they are measured.
 const PARTS: [(Part, &str); 6] = [
-    (Part::Local, "local instructions polling one processor"),
+    (
+        Part::Local,
+        "local send, null receive, null, found at once receive, one look in vain request, null get, null reply, null answer, null instructions polling one processor nodes, plain tcp",
+    ),
     (
         Part::Trips,
-        "null request answer ping-pong asleep two processors one processor tcp tls daemons",
+        "null request and answer ping-pong of 64 b asleep two processors one processor tcp tls daemons",
     ),
     (
         Part::Streams,
         "stream untouched asleep rustls sendmsg instructions fragment tcp tls daemons",
     ),
-    (Part::Beside, "beside long message bare stream"),
-    (Part::Fair, "flows to one port index"),
-    (Part::Idle, "idle nothing"),
+    (
+        Part::Beside,
+        "ping-pong beside a bare stream null request beside a message asleep two processors tcp",
+    ),
+    (Part::Fair, "flows to one port asleep two processors tcp"),
+    (Part::Idle, "idle nothing asleep any processor daemons tls"),
 ];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
