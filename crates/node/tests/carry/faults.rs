@@ -244,7 +244,7 @@ fn a_flush_says_when_messages_are_there_and_when_they_are_lost(network: &Network
     while right
         .send(
             numbered(&roof.domain, sent, &[]),
-            Duration::from_millis(300),
+            Deadline::after(Duration::from_millis(300)),
         )
         .is_ok()
     {
