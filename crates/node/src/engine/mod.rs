@@ -258,6 +258,8 @@ impl Engine {
     /// Tells all peers which members there are, this node too, and where they are reached.
     pub fn tell_members(&mut self, members: Vec<(NodeId, String)>) {
         self.node.set_members(members);
+        // It is said in the next turn, and that comes at once.
+        self.links.values_mut().for_each(|link| link.again = true);
     }
 
     /// Asks all peers to sign the key of this node again; those that can, answer.

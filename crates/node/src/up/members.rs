@@ -40,10 +40,8 @@ impl Node {
         members: Vec<(NodeId, String)>,
     ) {
         let now = self.clock.now();
-        // Of those that cannot be read, the cluster's own list refuses the connection.
-        let forgotten = self.forgotten();
         for (node, address) in members {
-            if node == self.id || forgotten.contains(&node) {
+            if node == self.id || self.cluster.is_forgotten(node) {
                 continue;
             }
             if node != from {

@@ -86,7 +86,8 @@ impl Cluster {
         self.write().forgotten = nodes.into_iter().collect();
     }
 
-    pub(super) fn is_forgotten(&self, node: NodeId) -> bool {
+    /// Whether a node is refused, whatever it shows.
+    pub fn is_forgotten(&self, node: NodeId) -> bool {
         self.read().forgotten.contains(&node)
     }
 
