@@ -106,7 +106,7 @@ fn runs(word: &str) -> bool {
 #[test]
 fn nothing_is_left_of_one_that_is_ended_or_killed() {
     needs_the_node_program();
-    for signal in [Signal::INT, Signal::KILL] {
+    for signal in [Signal::TERM, Signal::KILL] {
         let mut bench = Command::new(env!("CARGO_BIN_EXE_portolan"))
             .args(["bench", "node", "--filter", "and answer"])
             .stdout(Stdio::null())

@@ -33,7 +33,7 @@ const CLUSTER: [u8; 16] = *b"portolan bench\0\0";
 /// are silent for long.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// How long after its peer an engine may be told to end.
-const ENDING: Duration = Duration::from_millis(500);
+const ENDING: Duration = Duration::from_secs(5);
 
 /// What an engine of the benchmark has for its links.
 struct Place {
@@ -51,7 +51,7 @@ fn plain(number: u8) -> NodeId {
 /// The whole life of one.
 pub(crate) fn run(args: &EngineArgs) -> Result<()> {
     let stdin = std::io::stdin();
-    Place::new(args)?.live(Some(stdin.as_fd()), |line| say(line))
+    Place::new(args)?.live(Some(stdin.as_fd()), say)
 }
 
 /// One after another, so that the engine which they connect to knows who comes; then all of them,

@@ -87,6 +87,9 @@ pub(super) fn measure(
     let until = Instant::now() + 3 * time;
     fill(&rights, until, progress)?;
     let counts = server.counts()?;
+    for helper in [&mut hub, &mut spokes] {
+        helper.ends();
+    }
     let index = jain(&counts);
     let all: u64 = counts.iter().sum();
     let row = Row::figure(&case, "nodes, plain TCP", Unit::Index, index);

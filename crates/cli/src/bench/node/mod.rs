@@ -105,7 +105,7 @@ impl Plan {
             lot: 256 * MIB,
             counted: 64 * MIB,
             long: 1024 * MIB,
-            longs: 5,
+            longs: 4,
             flows: 50,
             fair: Duration::from_secs(2),
             idle: Duration::from_secs(5),

@@ -54,7 +54,8 @@ impl Over {
 #[derive(Debug)]
 pub(super) struct Helper {
     process: Child,
-    says: ChildStdin,
+    /// None once it is told to end.
+    says: Option<ChildStdin>,
     hears: BufReader<ChildStdout>,
     /// Set before we end it, so that its end is no accident.
     expected: Arc<AtomicBool>,
@@ -77,7 +78,7 @@ impl Helper {
         };
         Ok(Self {
             process: started,
-            says,
+            says: Some(says),
             hears: BufReader::new(hears),
             expected,
         })
@@ -102,14 +103,24 @@ impl Helper {
     }
 
     pub(super) fn say(&mut self, line: &str) -> Result<()> {
-        let said = writeln!(self.says, "{line}").and_then(|()| self.says.flush());
+        let said = match &mut self.says {
+            Some(says) => writeln!(says, "{line}").and_then(|()| says.flush()),
+            None => Err(io::ErrorKind::BrokenPipe.into()),
+        };
         said.map_err(helper)
+    }
+
+    /// Tells it to end. All that are linked are told before one has ended, which the others would
+    /// take for a failure.
+    pub(super) fn ends(&mut self) {
+        self.expected.store(true, Ordering::Relaxed);
+        self.says = None;
     }
 }
 
 impl Drop for Helper {
     fn drop(&mut self) {
-        self.expected.store(true, Ordering::Relaxed);
+        self.ends();
         // Both fail only if it is gone already.
         let _ = self.process.kill();
         let _ = self.process.wait();
@@ -155,6 +166,14 @@ pub(super) struct Pair {
 enum Ends {
     Engines(Vec<Helper>),
     Lab(Lab),
+}
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        if let Self::Engines(engines) = self {
+            engines.iter_mut().for_each(Helper::ends);
+        }
+    }
 }
 
 /// A name that no other domain has.
