@@ -21,7 +21,7 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
 /// How long a program may go without progress.
@@ -75,6 +75,9 @@ struct Place {
     told: bool,
 }
 
+/// What a process has said, and its place.
+type Line = (usize, String);
+
 /// What goes wrong with a pair of nodes, and until when.
 #[derive(Clone, Copy, Debug)]
 struct Trouble {
@@ -106,7 +109,7 @@ struct Coordinator {
     last_stream: u64,
     pauses: u64,
     seen: BTreeSet<String>,
-    lines: (Sender<(usize, String)>, Receiver<(usize, String)>),
+    lines: (Sender<Line>, Receiver<Line>),
     journal: File,
     report: Report,
     began: Instant,
@@ -482,13 +485,7 @@ impl Coordinator {
 }
 
 /// Writes down what a process says, and hands it on.
-fn hear(
-    at: usize,
-    said: ChildStderr,
-    mut log: File,
-    lines: &Sender<(usize, String)>,
-    is_node: bool,
-) {
+fn hear(at: usize, said: ChildStderr, mut log: File, lines: &Sender<Line>, is_node: bool) {
     for line in BufReader::new(said).lines().map_while(Result::ok) {
         if is_node {
             // The run goes on without.
@@ -498,9 +495,4 @@ fn hear(
             return;
         }
     }
-}
-
-/// Lines that processes say.
-fn lines() -> (Sender<(usize, String)>, Receiver<(usize, String)>) {
-    channel()
 }

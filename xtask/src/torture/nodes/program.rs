@@ -8,8 +8,8 @@ use super::content::{self, Size};
 use super::ledger::{Count, End, Kind, Ledger, Word as Head, now};
 use super::{Shape, inbox, narrow, service};
 use portolan::{
-    Access, ConnectError, Deadline, Domain, PendingReply, PortOptions, ReceiveError, ReceiveRight,
-    RequestError, RightState, SendError, SendRight, WhenFull,
+    Access, ConnectError, Deadline, Domain, LeaveError, PendingReply, PortOptions, ReceiveError,
+    ReceiveRight, RequestError, RightState, SendError, SendRight, WhenFull,
 };
 use std::path::Path;
 use std::process::ExitCode;
@@ -190,7 +190,8 @@ impl Program {
         } = self;
         drop((inbox, service, narrow, asked, presses));
         match domain.leave() {
-            Ok(()) => ExitCode::SUCCESS,
+            // The host may be stopped for longer than it is waited for.
+            Ok(()) | Err(LeaveError::Unanswered { .. }) => ExitCode::SUCCESS,
             Err(why) => {
                 eprintln!("{}left: {why}", super::HUNG);
                 ExitCode::FAILURE

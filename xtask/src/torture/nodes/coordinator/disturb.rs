@@ -14,11 +14,11 @@ pub(super) const KINDS: usize = 7;
 /// Milliseconds between two of each kind, on average.
 const PAUSES: [usize; KINDS] = [
     700,   // a program is killed
-    650,   // a process dies at a mark
-    4_000, // a node is killed
-    900,   // a program is stopped
-    1_300, // a node is stopped
-    320,   // a pair of nodes is cut
+    500,   // a process dies at a mark
+    8_000, // a node is killed
+    700,   // a program is stopped
+    1_000, // a node is stopped
+    300,   // a pair of nodes is cut
     4_000, // a program is told to leave
 ];
 /// Nodes that go on undisturbed, at the least.
@@ -83,7 +83,7 @@ impl Coordinator {
 
     /// A process dies at a mark that such processes pass: the one at which the fewest have died.
     fn arm_some(&mut self) {
-        let is_node = self.random.once_in(5);
+        let is_node = self.random.once_in(12);
         let Some(at) = self.someone(is_node) else {
             return;
         };

@@ -5,7 +5,7 @@ use super::super::super::random::Random;
 use super::super::ledger::Ledger;
 use super::super::wires::Wire;
 use super::super::{DOMAIN, Plan, Report, Shape, node_name};
-use super::{Coordinator, Found, Place, disturb, lines};
+use super::{Coordinator, Found, Place, disturb};
 use crate::marks::MARKS;
 use portolan_node::authority::{self, Authority};
 use portolan_node::state::State;
@@ -18,6 +18,7 @@ use std::fs::File;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 /// How long nodes have to be linked with one another.
@@ -49,7 +50,7 @@ impl Coordinator {
             last_stream: 0,
             pauses: 0,
             seen: BTreeSet::new(),
-            lines: lines(),
+            lines: channel(),
             journal: File::create(directory.join("events.log"))?,
             report: Report {
                 seed: plan.seed,
