@@ -21,7 +21,7 @@
 //!   what comes before the sleep is found, or ends it. A word that rings while others are armed is
 //!   asked for once more before the sleep.
 //! - **C3** A poll does a bounded amount ([`Context::turn`]), so a busy peer delays the others by
-//!   that.
+//!   that: at most 1 MiB that is copied, or one extent that is allocated, or one message that is sealed.
 //! - **C4** A task that panics is dropped, and ends its own connection.
 
 mod context;
