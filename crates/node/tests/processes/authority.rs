@@ -120,8 +120,9 @@ fn the_authority_is_rotated_and_all_nodes_get_new_certificates_without_a_hand() 
     let mut cellar = Machine::new("cellar");
     cellar.join(&hall.invite());
     cellar.up();
-    until("the newcomer is linked", || {
-        peers(&cellar, "up") == ["hall"]
+    // It finds the others by those that it is linked with.
+    until("the newcomer is linked with all", || {
+        peers(&cellar, "up").len() == 3
     });
     until("it believes both", || believes(&cellar).len() == 2);
     // Keys are for their owner alone; nothing is left of the exchange.
@@ -132,7 +133,9 @@ fn the_authority_is_rotated_and_all_nodes_get_new_certificates_without_a_hand() 
     // The node that was linked all the time is started again: its certificate holds.
     roof.kill();
     roof.up();
-    until("it is linked again", || peers(&roof, "up") == ["hall"]);
+    until("it is linked again", || {
+        peers(&roof, "up").contains(&"hall".to_owned())
+    });
     assert!(believes(&roof).contains(old));
 }
 
