@@ -17,11 +17,14 @@ use std::time::{Duration, Instant};
 /// is copied, or a message. About 100 microseconds of copying.
 const TURN: u32 = 16;
 
+/// The task that waits for a word, and where it is said that the word has rung.
+type Waiter = (u64, Rc<Cell<bool>>);
+
 /// Which task waits for which futex word.
 pub(super) struct Hub {
     words: RefCell<FutexFd>,
-    /// By key: the task, and where it is said that the word has rung.
-    waiters: RefCell<HashMap<u32, (u64, Rc<Cell<bool>>)>>,
+    /// By key.
+    waiters: RefCell<HashMap<u32, Waiter>>,
     last: Cell<u32>,
 }
 
