@@ -112,7 +112,7 @@ impl Written {
     fn units(&self) -> Table {
         let names: Vec<String> = SIZES
             .iter()
-            .flat_map(|(size, _)| [format!("{size}"), format!("{size}, signals")])
+            .flat_map(|(size, _)| [size.to_string(), format!("{size}, signals")])
             .collect();
         let columns: Vec<(&str, Unit)> = names
             .iter()
