@@ -171,7 +171,7 @@ fn a_message_that_is_flushed_has_arrived_and_one_to_a_full_port_says_that_it_has
     let first = sent("60", "first");
     assert!(first.status.success(), "{first:?}");
     assert_eq!(port.depth(), 1);
-    port.receive(Access::Now, Deadline::NOW).unwrap();
+    let _first = port.receive(Access::Now, Deadline::NOW).unwrap();
     // Until the port is full: what is behind it waits on this machine.
     let mut number: u8 = 0;
     let late = loop {
