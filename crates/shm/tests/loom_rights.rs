@@ -425,8 +425,8 @@ fn a_watch_is_not_fired_for_an_earlier_one() {
     });
 }
 
-/// N3: whoever comes second, the watcher that arms or the owner that says that its node is silent,
-/// sees the other one; and the notice is taken once.
+/// N3: a watcher that arms and an owner that says that its node is silent: the later one sees the
+/// other's store, and the notice is taken once.
 #[test]
 fn a_change_of_reach_is_told_to_a_watch_that_is_armed_meanwhile() {
     explore("arm, change", 3, || {

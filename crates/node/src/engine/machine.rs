@@ -118,8 +118,11 @@ impl Machine {
     /// A port is not lent any more.
     pub(super) fn take_back(&mut self, key: PortKey) -> Option<Lent> {
         let lent = self.lent.remove(&key)?;
-        if let (Some(span), Some(room)) = (self.spans.get_mut(&lent.domain), lent.room) {
-            span.remove(room);
+        if let Some(span) = self.spans.get_mut(&lent.domain) {
+            span.unwatch(&lent.right, key);
+            if let Some(room) = lent.room {
+                span.remove(room);
+            }
         }
         self.looked_at.remove(&key);
         Some(lent)

@@ -365,11 +365,10 @@ impl Engine {
             let end = flows.iter().find(|end| end.flow == proxy.flow);
             proxy.have_arrived(end.map_or(0, |end| end.acknowledged));
             let name = self.machine.name_of(peer);
-            proxy
-                .flushes
-                .drain(..)
-                .for_each(|(_, answer)| answer.node_lost(&name));
-            self.lose(id, end.map_or(0, |end| end.lost));
+            let flushes = proxy.flushes.drain(..);
+            flushes.for_each(|(_, answer)| answer.node_lost(&name));
+            let queued = self.empty(id, |answer| answer.node_lost(&name));
+            self.lose(id, queued + end.map_or(0, |end| end.lost));
             self.close_proxy(id);
         }
         lost(self) - before
@@ -384,6 +383,27 @@ impl Engine {
             self.lose(id, lost);
             self.close_proxy(id);
         }
+    }
+
+    /// Drops what is in the queue of a proxy that takes messages: how many those were. Who waits for
+    /// them is told. What is sent meanwhile its close drops.
+    fn empty(&mut self, id: u64, tell: impl Fn(Answer)) -> u64 {
+        let proxy = self.proxies.all.get(&id);
+        if proxy.is_none_or(|proxy| proxy.synchronous) {
+            return 0;
+        }
+        let messages = self.port_of(id, |port| {
+            let all = (0..port.depth()).map_while(|_| port.take(Deadline::NOW).ok());
+            let counts = all.map(|taken| match taken {
+                Taken::Flush(answer) => {
+                    tell(answer);
+                    0
+                }
+                taken => u64::from(matches!(taken, Taken::Message(_))),
+            });
+            counts.sum()
+        });
+        messages.unwrap_or(0)
     }
 
     /// Counts what was sent to a proxy and is lost. Of requests their clients are told.
@@ -404,8 +424,8 @@ impl Engine {
 
     /// Closes a proxy: its rights are dead names, and what it has not sent on is dropped.
     fn close_proxy(&mut self, id: u64) {
-        let depth = self.depth_of(id);
-        self.lose(id, depth as u64);
+        let queued = self.empty(id, Answer::server_dead);
+        self.lose(id, queued);
         let Some(mut proxy) = self.proxies.all.remove(&id) else {
             return;
         };

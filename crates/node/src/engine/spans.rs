@@ -125,6 +125,13 @@ impl Span {
         right.watch(self.set.get(self.ends)?, key.0).ok()
     }
 
+    /// Is not told any more: there are so many watches in a domain and no more.
+    pub(super) fn unwatch(&self, right: &SendRight, key: PortKey) {
+        if let Some(ends) = self.set.get(self.ends) {
+            right.unwatch(ends, key.0);
+        }
+    }
+
     /// Ports that have ended.
     pub(super) fn ended(&mut self) -> Vec<PortKey> {
         let mut ended = Vec::new();

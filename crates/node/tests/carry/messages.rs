@@ -20,6 +20,7 @@ crate::scenes! {
     a_port_that_is_full_keeps_its_senders_and_loses_nothing,
     names_are_found_on_the_node_that_has_them,
     rights_that_nobody_has_any_more_leave_nothing_behind,
+    a_port_that_is_borrowed_again_and_again_takes_no_more_of_its_domain,
     requests_that_nobody_waits_for_any_more_make_room_for_others,
 }
 
@@ -315,6 +316,29 @@ fn names_are_found_on_the_node_that_has_them(network: &Network) {
     let mut names: Vec<_> = nodes.iter().map(|node| node.name.as_str()).collect();
     names.sort_unstable();
     assert_eq!(names, ["attic", "hall", "roof"]);
+}
+
+fn a_port_that_is_borrowed_again_and_again_takes_no_more_of_its_domain(network: &Network) {
+    let (hall, roof) = two(network);
+    let upper = bind(&hall, "upper");
+    let right = upper.make_send();
+    // The home watches each port that it lends. All watches but a few are taken.
+    let mut told = hall.domain.bind(PortOptions::unnamed()).unwrap();
+    let mut taken = 0;
+    while right.watch(&told, taken).is_ok() {
+        taken += 1;
+    }
+    for token in 0..4 {
+        right.unwatch(&told, token);
+    }
+    for _ in 0..20 {
+        let right = roof.domain.connect("upper", PATIENCE).unwrap();
+        drop(right);
+        until("it is not lent any more", || {
+            hall.report().spans[0].lent.is_empty()
+        });
+    }
+    assert!(told.receive(Access::Later, Deadline::NOW).is_err());
 }
 
 fn rights_that_nobody_has_any_more_leave_nothing_behind(network: &Network) {

@@ -62,6 +62,36 @@ impl SendRight {
         Ok(())
     }
 
+    /// Ends what [`watch`](Self::watch) or [`watch_reach`](Self::watch_reach) of this port has begun for
+    /// `notify` with this token: a domain has so many watches and no more. A notice that was due is not
+    /// told; nothing happens if there is no such watch.
+    ///
+    /// ```
+    /// use portolan::{Access, Deadline, Domain, PortOptions};
+    /// let domain = Domain::private()?;
+    /// let port = domain.bind(PortOptions::unnamed())?;
+    /// let right = port.make_send();
+    /// let mut notices = domain.bind(PortOptions::unnamed())?;
+    /// right.watch(&notices, 7)?;
+    /// right.unwatch(&notices, 7);
+    /// drop(port);
+    /// assert!(notices.receive(Access::Later, Deadline::NOW).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn unwatch(&self, notify: &ReceiveRight, token: u64) {
+        let member = &self.to.member;
+        let (target, notify) = (word_of(self.to.port), word_of(notify.at().port));
+        for entry in member.tables().used_watches() {
+            entry.free_if(|watch, entry| {
+                // Its words are of this watch: `free_if` changes no later one (N1).
+                watch.phase != WatchPhase::Writing
+                    && entry.notify.load(Ordering::Acquire) == notify
+                    && entry.token.load(Ordering::Acquire) == token
+                    && entry.target.load(Ordering::Acquire) == target
+            });
+        }
+    }
+
     fn watch_from(
         &self,
         notify: &ReceiveRight,

@@ -175,7 +175,7 @@ fn a_flush_of_a_full_queue_waits_for_room_and_one_of_this_machine_for_nothing() 
     f.right.send(Message::default(), WhenFull::Fail).unwrap();
     f.right.flush(Deadline::NOW).unwrap();
     assert_eq!(port.depth(), 1);
-    drop(port.receive(Access::Later, Deadline::NOW).unwrap());
+    let _received = port.receive(Access::Later, Deadline::NOW).unwrap();
     // A port that takes requests has none.
     let asked = f.domain.bind(PortOptions::unnamed().synchronous()).unwrap();
     let right = asked.make_send();

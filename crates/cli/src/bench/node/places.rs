@@ -13,7 +13,7 @@ use std::time::Duration;
 use portolan::{Domain, SendRight};
 use portolan_measure::child::readable;
 use portolan_sys::process::{PidFd, dies_with_us, random};
-use rustix::process::{Pid, Signal};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, waitid};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::server::{self, Server};
@@ -137,7 +137,13 @@ fn watch(process: &Child, expected: Arc<AtomicBool>) -> Result<()> {
     let pidfd = PidFd::open(process.id()).map_err(CliError::system(doing))?;
     let watcher = move || {
         let ended = readable(pidfd.as_fd(), None).unwrap_or(false);
-        if ended && !expected.load(Ordering::Relaxed) {
+        // One that has heard its peer's end ends in order, perhaps before it is told to.
+        let in_order = || {
+            let look = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+            let status = waitid(WaitId::PidFd(pidfd.as_fd()), look);
+            matches!(status, Ok(Some(status)) if status.exit_status() == Some(0))
+        };
+        if ended && !expected.load(Ordering::Relaxed) && !in_order() {
             let error = helper(io::ErrorKind::BrokenPipe.into());
             error.report();
             std::process::exit(error.exit_code().into());
