@@ -52,7 +52,7 @@ fn a_request_to_another_node_stands_beside_a_ping_pong_that_waits_alike() {
 }
 
 #[test]
-fn streams_stand_beside_the_bare_calls_and_count_their_fragments() {
+fn streams_stand_beside_the_bare_calls() {
     let report = report("untouched");
     let rows = rows(&report);
     for over in [

@@ -312,7 +312,7 @@ impl Serving {
             return Ok(true);
         };
         if self.armed {
-            if !self.word.has_rung() {
+            if !self.word.has_fired() {
                 return Ok(false);
             }
             self.armed = false;

@@ -1,7 +1,7 @@
 //! What a task of a carrier waits with.
 
 use super::super::error::Over;
-use super::Desk;
+use super::Shared;
 use portolan_sys::bell::FutexFd;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 /// is copied, or a message. About 100 microseconds of copying.
 const TURN: u32 = 16;
 
-/// The task that waits for a word, and where it is said that the word has rung.
+/// The task that waits for a word, and where it is said that the word has fired.
 type Waiter = (u64, Rc<Cell<bool>>);
 
 /// Which task waits for which futex word.
@@ -38,22 +38,23 @@ impl Hub {
     }
 
     /// Tasks of which a word has changed.
-    pub(super) fn rung(&self) -> Vec<u64> {
+    pub(super) fn fired(&self) -> Vec<u64> {
         let waiters = self.waiters.borrow();
         // It fails where nothing can be armed either, which tasks are told.
         let keys = self.words.borrow_mut().drain_words().unwrap_or_default();
-        let rung = keys.iter().filter_map(|key| waiters.get(key));
-        rung.map(|(task, rung)| {
-            rung.set(true);
-            *task
-        })
-        .collect()
+        let fired = keys.iter().filter_map(|key| waiters.get(key));
+        fired
+            .map(|(task, fired)| {
+                fired.set(true);
+                *task
+            })
+            .collect()
     }
 }
 
 /// A task's way to wait, and to give others their turn.
 pub(in crate::bridge) struct Context {
-    desk: Arc<Desk>,
+    shared: Arc<Shared>,
     hub: Rc<Hub>,
     number: u64,
     /// This poll arms what it waits for.
@@ -70,9 +71,9 @@ pub(in crate::bridge) struct Context {
 }
 
 impl Context {
-    pub(super) fn new(desk: Arc<Desk>, hub: Rc<Hub>, number: u64) -> Self {
+    pub(super) fn new(shared: Arc<Shared>, hub: Rc<Hub>, number: u64) -> Self {
         Self {
-            desk,
+            shared,
             hub,
             number,
             arms: Cell::new(false),
@@ -178,9 +179,9 @@ impl Context {
         socket: impl AsFd,
         process: Option<impl AsFd>,
     ) -> io::Result<()> {
-        self.desk.watch.add(socket, 2 * self.number)?;
+        self.shared.watch.add(socket, 2 * self.number)?;
         match process {
-            Some(process) => self.desk.watch.add(process, 2 * self.number + 1),
+            Some(process) => self.shared.watch.add(process, 2 * self.number + 1),
             None => Ok(()),
         }
     }
@@ -188,7 +189,7 @@ impl Context {
     /// Is told no more.
     pub(in crate::bridge) fn unwatch(&self, fd: impl AsFd) {
         // What is closed is not watched any more.
-        let _ = self.desk.watch.remove(fd);
+        let _ = self.shared.watch.remove(fd);
     }
 
     /// Whether something is new at its socket since this was asked last.
@@ -215,13 +216,13 @@ impl Context {
             key = key.wrapping_add(1);
         }
         self.hub.last.set(key.wrapping_add(1));
-        let rung = Rc::<Cell<bool>>::default();
-        waiters.insert(key, (self.number, Rc::clone(&rung)));
+        let fired = Rc::<Cell<bool>>::default();
+        waiters.insert(key, (self.number, Rc::clone(&fired)));
         Word {
             hub: Rc::clone(&self.hub),
             key,
             armed: Cell::new(false),
-            rung,
+            fired,
         }
     }
 }
@@ -231,21 +232,21 @@ pub(in crate::bridge) struct Word {
     hub: Rc<Hub>,
     key: u32,
     armed: Cell<bool>,
-    rung: Rc<Cell<bool>>,
+    fired: Rc<Cell<bool>>,
 }
 
 impl Word {
     /// Has the task polled once the word has another value, or is woken.
     pub(in crate::bridge) fn arm(&self, word: &AtomicU32, seen: u32) -> io::Result<()> {
         self.armed.set(true);
-        self.rung.set(false);
+        self.fired.set(false);
         self.hub.words.borrow_mut().arm_word(self.key, word, seen)
     }
 
     /// Whether the word that was armed last may have changed since. Until it has, what it tells of
     /// need not be looked at.
-    pub(in crate::bridge) fn has_rung(&self) -> bool {
-        self.rung.get()
+    pub(in crate::bridge) fn has_fired(&self) -> bool {
+        self.fired.get()
     }
 }
 

@@ -78,12 +78,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// The carrier of a membership, if it runs.
 #[derive(Default)]
-pub(crate) struct Carrier(Mutex<Option<Arc<Desk>>>);
+pub(crate) struct Carrier(Mutex<Option<Arc<Shared>>>);
 
 impl Part for Carrier {}
 
 /// What the program shares with a carrier's thread.
-struct Desk {
+struct Shared {
     watch: Watch,
     bell: EventFd,
     inbox: Mutex<Inbox>,
@@ -96,15 +96,15 @@ struct Inbox {
     over: bool,
 }
 
-impl Desk {
+impl Shared {
     fn new() -> io::Result<Self> {
-        let desk = Self {
+        let shared = Self {
             watch: Watch::new()?,
             bell: EventFd::new()?,
             inbox: Mutex::default(),
         };
-        desk.watch.add(&desk.bell, BELL)?;
-        Ok(desk)
+        shared.watch.add(&shared.bell, BELL)?;
+        Ok(shared)
     }
 
     /// Has the thread run a task; it comes back if the thread takes no more.
@@ -137,20 +137,20 @@ pub(super) fn launch<F: Future<Output = ()> + 'static>(
 ) -> io::Result<()> {
     let mut current = lock(&member.part::<Carrier>().0);
     let mut job: Job = Box::new(move |context| Box::pin(task(context)));
-    if let Some(desk) = &*current {
-        match desk.take(job) {
+    if let Some(shared) = &*current {
+        match shared.take(job) {
             Ok(()) => return Ok(()),
             Err(again) => job = again,
         }
     }
-    let desk = Arc::new(Desk::new()?);
+    let shared = Arc::new(Shared::new()?);
     let words = FutexFd::new()?;
-    desk.watch.add(&words, WORDS)?;
-    // A new desk takes it.
-    let _ = desk.take(job);
-    let its_own = Arc::clone(&desk);
+    shared.watch.add(&words, WORDS)?;
+    // A new shared takes it.
+    let _ = shared.take(job);
+    let its_own = Arc::clone(&shared);
     spawn_quiet(THREAD, STACK, move || Tasks::new(its_own, words).run())?;
-    *current = Some(desk);
+    *current = Some(shared);
     Ok(())
 }
 
@@ -185,8 +185,8 @@ impl Stop {
     pub(super) fn end(&self, member: &Member) {
         // Release: pairs with `is_asked`. The bell comes after it.
         self.asked.store(true, Ordering::Release);
-        if let Some(desk) = &*lock(&member.part::<Carrier>().0) {
-            desk.ring();
+        if let Some(shared) = &*lock(&member.part::<Carrier>().0) {
+            shared.ring();
         }
         let mut running = lock(&self.running);
         while *running > 0 {
@@ -242,7 +242,7 @@ struct Task {
 
 /// The tasks of a carrier, on its thread.
 struct Tasks {
-    desk: Arc<Desk>,
+    shared: Arc<Shared>,
     hub: Rc<Hub>,
     tasks: BTreeMap<u64, Task>,
     /// Tasks that are not armed (C1).
@@ -252,10 +252,10 @@ struct Tasks {
 }
 
 impl Tasks {
-    fn new(desk: Arc<Desk>, words: FutexFd) -> Self {
+    fn new(shared: Arc<Shared>, words: FutexFd) -> Self {
         Self {
             hub: Rc::new(Hub::new(words)),
-            desk,
+            shared,
             tasks: BTreeMap::new(),
             loose: Vec::new(),
             last: FIRST - 1,
@@ -338,12 +338,12 @@ impl Tasks {
     /// Waits until something is new, at most until then, and loosens the tasks that it is for.
     fn hear(&mut self, by: Option<Instant>) {
         // To arm one word may take the ring of another one from the descriptor.
-        let rung = self.hub.rung();
-        let by = match rung.is_empty() {
+        let fired = self.hub.fired();
+        let by = match fired.is_empty() {
             true => by,
             false => Some(Instant::now()),
         };
-        let news = match self.desk.watch.wait_by(by) {
+        let news = match self.shared.watch.wait_by(by) {
             Ok(news) => news,
             Err(error) => {
                 // The program has closed our descriptors: no task would ever hear of anything.
@@ -364,7 +364,7 @@ impl Tasks {
                 }
             }
         }
-        for number in rung.into_iter().chain(self.hub.rung()) {
+        for number in fired.into_iter().chain(self.hub.fired()) {
             self.loosen(number);
         }
         let now = Instant::now();
@@ -385,15 +385,15 @@ impl Tasks {
 
     /// Begins new tasks, and loosens all others: they may be to end.
     fn take_jobs(&mut self) {
-        let _ = self.desk.bell.drain();
-        let jobs = std::mem::take(&mut lock(&self.desk.inbox).jobs);
+        let _ = self.shared.bell.drain();
+        let jobs = std::mem::take(&mut lock(&self.shared.inbox).jobs);
         let all: Vec<u64> = self.tasks.keys().copied().collect();
         all.into_iter().for_each(|number| self.loosen(number));
         for job in jobs {
             self.last += 1;
             let number = self.last;
             let context = Rc::new(Context::new(
-                Arc::clone(&self.desk),
+                Arc::clone(&self.shared),
                 Rc::clone(&self.hub),
                 number,
             ));
@@ -410,7 +410,7 @@ impl Tasks {
 
     /// Whether there is nothing more to do, and never will be.
     fn has_ended(&self) -> bool {
-        let mut inbox = lock(&self.desk.inbox);
+        let mut inbox = lock(&self.shared.inbox);
         inbox.over = inbox.jobs.is_empty();
         inbox.over
     }

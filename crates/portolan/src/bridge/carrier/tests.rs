@@ -10,8 +10,8 @@ use std::time::Duration;
 /// Whether the domain's carrier has ended.
 fn has_ended(domain: &Domain) -> bool {
     let carrier = domain.member().part::<Carrier>();
-    let desk = lock(&carrier.0).clone();
-    desk.is_some_and(|desk| lock(&desk.inbox).over)
+    let shared = lock(&carrier.0).clone();
+    shared.is_some_and(|shared| lock(&shared.inbox).over)
 }
 
 fn run<F: Future<Output = ()> + 'static>(
