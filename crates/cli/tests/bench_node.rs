@@ -3,6 +3,7 @@
 mod support;
 
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use portolan_testkit::until;
 use rustix::process::{Pid, Signal, kill_process};
@@ -10,8 +11,16 @@ use serde_json::Value;
 use support::{needs_the_node_program, succeeds};
 
 /// A report of the parts that have this word.
+/// Of two benchmarks at once each would measure the other.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 fn report(word: &str) -> Value {
     needs_the_node_program();
+    let _alone = alone();
     let said = succeeds(&["bench", "node", "--quick", "--json", "--filter", word]);
     serde_json::from_str(&said).unwrap()
 }
@@ -106,6 +115,7 @@ fn runs(word: &str) -> bool {
 #[test]
 fn nothing_is_left_of_one_that_is_ended_or_killed() {
     needs_the_node_program();
+    let _alone = alone();
     for signal in [Signal::TERM, Signal::KILL] {
         let mut bench = Command::new(env!("CARGO_BIN_EXE_portolan"))
             .args(["bench", "node", "--filter", "and answer"])
