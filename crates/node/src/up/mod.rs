@@ -175,7 +175,7 @@ impl Node {
         let mut settings = Settings::new(
             cluster.node(),
             running.incarnation,
-            // What nodes of one cluster have in common, whoever signs.
+            // What nodes of one cluster have in common, whichever node signs.
             trust.statements.cluster(),
         );
         settings.run = random().map_err(NodeError::system("cannot draw a number"))?;

@@ -306,7 +306,7 @@ impl<'g> PortIngress<'g> {
 
 impl Serving {
     /// Whether its answer may be there. One that was looked at in vain for a while is armed in any
-    /// case: from then on it is not looked at before it has rung.
+    /// case: from then on it is not looked at before it has fired.
     fn has_ended(&mut self, arms: bool) -> Result<bool, Over> {
         let Some(pending) = &mut self.pending else {
             return Ok(true);
