@@ -96,25 +96,11 @@ mod tests {
     use super::*;
 
     fn report(commit: &str, features: &[&str]) -> Report {
-        let report = serde_json::json!({
-            "format": crate::report::FORMAT, "version": "1", "made": "now", "quick": true,
-            "build": { "commit": commit, "compiler": "r", "profile": "p", "features": features },
-            "machine": {
-                "cpu": "some", "cpus": 2, "cpus_allowed": 2, "virtual_machine": false,
-                "kernel": "6", "memory_bytes": 1, "huge_pages": "", "shared_huge_pages": "",
-                "pinned": [0, 1], "load_before": 0.0,
-                "line_seconds": 100e-9, "clock_seconds": 20e-9,
-            },
-            "records": [{
-                "about": {
-                    "name": "breakdown", "title": "t", "paper": "p", "section": "s",
-                    "hypothesis": "h", "method": "m",
-                },
-                "seconds": 1.0,
-                "result": { "left_out": { "why": "w" } },
-            }],
-        });
-        serde_json::from_value(report).unwrap()
+        let mut report = Report::example();
+        report.build.commit = commit.to_owned();
+        report.build.features = features.iter().map(|it| (*it).to_owned()).collect();
+        report.records[0].about.name = "breakdown".to_owned();
+        report
     }
 
     #[test]

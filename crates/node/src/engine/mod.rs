@@ -258,8 +258,7 @@ impl Engine {
     /// Tells all peers which members there are, this node too, and where they are reached.
     pub fn tell_members(&mut self, members: Vec<(NodeId, String)>) {
         self.node.set_members(members);
-        // It is said in the next turn, and that comes at once.
-        self.links.values_mut().for_each(|link| link.again = true);
+        self.speak();
     }
 
     /// Asks all peers to sign the key of this node again; those that can, answer.
@@ -278,9 +277,12 @@ impl Engine {
     /// Passes a statement of the authority on to all peers, now and whenever they are linked.
     pub fn state(&mut self, statement: &[u8]) {
         self.node.state(statement);
-        for link in self.links.values_mut() {
-            link.again = true;
-        }
+        self.speak();
+    }
+
+    /// Has each link say in the next turn, which comes at once, what its node has to say.
+    fn speak(&mut self) {
+        self.links.values_mut().for_each(|link| link.again = true);
     }
 
     /// Ends all connections, so that the next ones show and check certificates anew. Associations go

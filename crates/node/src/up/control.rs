@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use portolan_abi::node::MAX_STATEMENT;
 use serde::{Deserialize, Serialize};
 
+use super::clients::{Clients, Heard, WITHIN};
 use super::socket_file::{self, SocketFile};
 use crate::state::State;
 use crate::{NodeError, Result};
@@ -18,8 +19,6 @@ pub(super) const SOCKET: &str = "control.sock";
 const LONGEST: usize = 4096 + 2 * MAX_STATEMENT;
 /// Commands that are being asked at once, at most.
 const MOST: usize = 16;
-/// How long a command has to say what it wants and to take the answer.
-const WITHIN: Duration = Duration::from_secs(5);
 /// Bytes of an answer, at most.
 const LONGEST_ANSWER: u64 = 16 << 20;
 
@@ -51,20 +50,10 @@ struct Request {
 #[derive(Debug)]
 pub(super) struct Control {
     listener: UnixListener,
-    clients: Vec<Client>,
+    clients: Clients<UnixStream>,
     file: SocketFile,
     /// The process that is to take over.
     replacing: Option<UnixStream>,
-}
-
-#[derive(Debug)]
-struct Client {
-    socket: UnixStream,
-    came: Vec<u8>,
-    until: Duration,
-    answer: Option<Vec<u8>>,
-    sent: usize,
-    replaces: bool,
 }
 
 impl Control {
@@ -83,7 +72,7 @@ impl Control {
         listener.set_nonblocking(true).map_err(failed())?;
         Ok(Self {
             listener,
-            clients: Vec::new(),
+            clients: Clients::new(MOST),
             file: SocketFile::at(path.clone()),
             replacing: None,
         })
@@ -107,87 +96,37 @@ impl Control {
     }
 
     pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let waits = |client: &&Client| client.answer.is_none();
-        let clients = self.clients.iter().filter(waits);
-        // With so many the next ones wait in the backlog.
-        let listener = (self.clients.len() < MOST).then(|| self.listener.as_fd());
-        listener
-            .into_iter()
-            .chain(clients.map(|client| client.socket.as_fd()))
+        self.clients.descriptors(self.listener.as_fd())
     }
 
     pub(super) fn wake_at(&self, now: Duration) -> Option<Duration> {
-        let soon = |client: &Client| match client.answer {
-            // An answer that did not fit into the socket.
-            Some(_) => client.until.min(now + Duration::from_millis(10)),
-            None => client.until,
-        };
-        self.clients.iter().map(soon).min()
+        self.clients.wake_at(now)
     }
 
     /// Takes what came, and answers it by `act`.
     pub(super) fn step(&mut self, now: Duration, mut act: impl FnMut(Ask) -> String) {
-        while self.clients.len() < MOST
-            && let Ok((socket, _)) = self.listener.accept()
-        {
-            if socket.set_nonblocking(true).is_ok() {
-                self.clients.push(Client {
-                    socket,
-                    came: Vec::new(),
-                    until: now + WITHIN,
-                    answer: None,
-                    sent: 0,
-                    replaces: false,
-                });
-            }
-        }
-        self.clients.retain_mut(|client| {
-            let goes_on = client.step(&mut act);
-            goes_on && now < client.until
-        });
-        if let Some(at) = self.clients.iter().position(|client| client.replaces) {
-            self.replacing = Some(self.clients.swap_remove(at).socket);
-        }
+        let accept = || {
+            let (socket, _) = self.listener.accept()?;
+            socket.set_nonblocking(true)?;
+            Ok(socket)
+        };
+        let kept = self.clients.step(now, accept, |came| heard(came, &mut act));
+        self.replacing = kept.or(self.replacing.take());
     }
 }
 
-impl Client {
-    /// Goes on; whether it is not over.
-    fn step(&mut self, act: &mut impl FnMut(Ask) -> String) -> bool {
-        let mut room = [0; 1024];
-        while self.answer.is_none() {
-            match self.socket.read(&mut room) {
-                Ok(0) => return false,
-                Ok(bytes) => self.came.extend(&room[..bytes]),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return true,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(_) => return false,
-            }
-            if self.came.len() > LONGEST {
-                return false;
-            }
-            if let Some(end) = self.came.iter().position(|byte| *byte == b'\n') {
-                let Ok(request) = serde_json::from_slice::<Request>(&self.came[..end]) else {
-                    return false;
-                };
-                if request.ask == Ask::Replace {
-                    self.replaces = true;
-                    return true;
-                }
-                let answer = act(request.ask) + "\n";
-                self.answer = Some(answer.into_bytes());
-            }
-        }
-        let answer = self.answer.as_deref().unwrap_or_default();
-        while self.sent < answer.len() {
-            match self.socket.write(&answer[self.sent..]) {
-                Ok(bytes) => self.sent += bytes,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return true,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(_) => return false,
-            }
-        }
-        false
+/// What a command has said so far, and the answer to it.
+fn heard(came: &[u8], act: &mut impl FnMut(Ask) -> String) -> Heard {
+    if came.len() > LONGEST {
+        return Heard::Wrong;
+    }
+    let Some(end) = came.iter().position(|byte| *byte == b'\n') else {
+        return Heard::Part;
+    };
+    match serde_json::from_slice::<Request>(&came[..end]) {
+        Ok(Request { ask: Ask::Replace }) => Heard::Keeps,
+        Ok(Request { ask }) => Heard::Answer((act(ask) + "\n").into_bytes()),
+        Err(_) => Heard::Wrong,
     }
 }
 

@@ -19,7 +19,6 @@
 //! | `portolan_node_joined_total`, `.._refused_total` | | newcomers that were let in; newcomers, connections and peers that were refused |
 //! | `portolan_node_forgotten` | | nodes that are refused |
 
-use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::Duration;
@@ -27,6 +26,7 @@ use std::time::Duration;
 use metrics::{Unit, counter, describe_counter, describe_gauge, gauge};
 use metrics_exporter_prometheus::PrometheusBuilder;
 
+use super::clients::{Clients, Heard};
 use super::status::{PeerState, SpanState, Status};
 use crate::{NodeError, Result};
 
@@ -34,8 +34,6 @@ use crate::{NodeError, Result};
 const MOST: usize = 8;
 /// Bytes of a request, at most.
 const LONGEST: usize = 8192;
-/// How long a client has.
-const WITHIN: Duration = Duration::from_secs(5);
 
 /// What a node counts itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,16 +52,7 @@ pub(super) struct Counts {
 #[derive(Debug)]
 pub(super) struct Metrics {
     listener: TcpListener,
-    clients: Vec<Client>,
-}
-
-#[derive(Debug)]
-struct Client {
-    socket: TcpStream,
-    came: Vec<u8>,
-    until: Duration,
-    answer: Option<Vec<u8>>,
-    sent: usize,
+    clients: Clients<TcpStream>,
 }
 
 impl Metrics {
@@ -78,7 +67,7 @@ impl Metrics {
         listener.set_nonblocking(true).map_err(failed)?;
         Ok(Self {
             listener,
-            clients: Vec::new(),
+            clients: Clients::new(MOST),
         })
     }
 
@@ -88,69 +77,29 @@ impl Metrics {
     }
 
     pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        // With so many the next ones wait in the backlog.
-        let listener = (self.clients.len() < MOST).then(|| self.listener.as_fd());
-        let reads = self.clients.iter().filter(|client| client.answer.is_none());
-        let reads = reads.map(|client| client.socket.as_fd());
-        listener.into_iter().chain(reads)
+        self.clients.descriptors(self.listener.as_fd())
     }
 
     pub(super) fn wake_at(&self, now: Duration) -> Option<Duration> {
-        let soon = |client: &Client| match client.answer {
-            // An answer that did not fit into the socket.
-            Some(_) => client.until.min(now + Duration::from_millis(10)),
-            None => client.until,
-        };
-        self.clients.iter().map(soon).min()
+        self.clients.wake_at(now)
     }
 
     /// Takes what came, and answers it with what `page` says.
     pub(super) fn step(&mut self, now: Duration, mut page: impl FnMut() -> String) {
-        while self.clients.len() < MOST
-            && let Ok((socket, _)) = self.listener.accept()
-        {
-            if socket.set_nonblocking(true).is_ok() {
-                self.clients.push(Client {
-                    socket,
-                    came: Vec::new(),
-                    until: now + WITHIN,
-                    answer: None,
-                    sent: 0,
-                });
+        let accept = || {
+            let (socket, _) = self.listener.accept()?;
+            socket.set_nonblocking(true)?;
+            Ok(socket)
+        };
+        let hear = |came: &[u8]| {
+            let is_whole = came.windows(4).any(|end| end == b"\r\n\r\n");
+            match is_whole || came.len() > LONGEST {
+                true => Heard::Answer(answer(came, &mut page)),
+                false => Heard::Part,
             }
-        }
-        self.clients
-            .retain_mut(|client| client.step(&mut page) && now < client.until);
-    }
-}
-
-impl Client {
-    /// Goes on; whether it is not over.
-    fn step(&mut self, page: &mut impl FnMut() -> String) -> bool {
-        let mut room = [0; 1024];
-        while self.answer.is_none() {
-            match self.socket.read(&mut room) {
-                Ok(0) => return false,
-                Ok(bytes) => self.came.extend(&room[..bytes]),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return true,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(_) => return false,
-            }
-            let is_whole = self.came.windows(4).any(|end| end == b"\r\n\r\n");
-            if is_whole || self.came.len() > LONGEST {
-                self.answer = Some(answer(&self.came, page));
-            }
-        }
-        let answer = self.answer.as_deref().unwrap_or_default();
-        while self.sent < answer.len() {
-            match self.socket.write(&answer[self.sent..]) {
-                Ok(bytes) => self.sent += bytes,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return true,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(_) => return false,
-            }
-        }
-        false
+        };
+        // None of these is kept.
+        let _ = self.clients.step(now, accept, hear);
     }
 }
 

@@ -11,6 +11,7 @@
 //! - **U3** A peer that is silent is *unreachable* after `silent_after`, and after `dead_after` it is
 //!   given up.
 
+mod clients;
 mod control;
 mod dial;
 mod log;

@@ -413,17 +413,21 @@ fn a_program_that_is_killed_leaves_what_it_has_sent(network: &Network) {
     is_empty(&roof);
 }
 
-fn a_message_that_there_is_no_memory_for_comes_when_there_is(network: &Network) {
-    let hall = Machine::planned(
-        network,
-        &Plan {
-            name: "hall",
-            memory: Some(8 << 20),
-            ..Plan::default()
-        },
-    );
+/// A machine whose domain has 8 MiB, and one that is linked with it.
+fn short_of_memory(network: &Network) -> (Machine, Machine) {
+    let plan = Plan {
+        name: "hall",
+        memory: Some(8 << 20),
+        ..Plan::default()
+    };
+    let hall = Machine::planned(network, &plan);
     let roof = Machine::new(network, "roof");
     roof.linked(&hall);
+    (hall, roof)
+}
+
+fn a_message_that_there_is_no_memory_for_comes_when_there_is(network: &Network) {
+    let (hall, roof) = short_of_memory(network);
     let mut upper = bind(&hall, "upper");
     let options = PortOptions::named("other").spanned();
     let mut other = hall.domain.bind(options).unwrap();
@@ -452,16 +456,7 @@ fn a_message_that_there_is_no_memory_for_comes_when_there_is(network: &Network) 
 }
 
 fn a_message_that_waits_for_memory_comes_though_its_port_was_full_meanwhile(network: &Network) {
-    let hall = Machine::planned(
-        network,
-        &Plan {
-            name: "hall",
-            memory: Some(8 << 20),
-            ..Plan::default()
-        },
-    );
-    let roof = Machine::new(network, "roof");
-    roof.linked(&hall);
+    let (hall, roof) = short_of_memory(network);
     let options = PortOptions::named("upper").queue(7).spanned();
     let mut upper = hall.domain.bind(options).unwrap();
     let right = roof.domain.connect("upper", PATIENCE).unwrap();

@@ -134,17 +134,20 @@ fn joins_a_domain_that_its_node_is_to_span() {
     });
 }
 
+/// A program that asks this machine's node to span what it is told.
+fn program_of(machine: &Machine) -> Program {
+    let socket = machine.state.join("programs.sock");
+    let joins = "session::joins_a_domain_that_its_node_is_to_span";
+    Program::running(joins, |command| {
+        command.env("PORTOLAN_NODE_SOCKET", &socket);
+    })
+}
+
 #[test]
 fn a_program_has_its_domain_spanned() {
     let ([hall, roof], _) = two();
     let domain = unique("session-asked");
-    let socket = hall.state.join("programs.sock");
-    let mut program = Program::running(
-        "session::joins_a_domain_that_its_node_is_to_span",
-        |command| {
-            command.env("PORTOLAN_NODE_SOCKET", &socket);
-        },
-    );
+    let mut program = program_of(&hall);
     assert_eq!(program.ask(&domain), "spanned");
     let local = unique("session-asks");
     roof.succeeds(&["span", &domain, "--local", &local]);
@@ -242,13 +245,7 @@ fn programs_are_served_again_when_another_process_has_taken_over() {
     assert_eq!(call(&there, "60", "hello").as_deref(), Some("HELLO"));
     // A domain that a program had spanned goes over too.
     let domain = unique("session-kept");
-    let socket = hall.state.join("programs.sock");
-    let mut program = Program::running(
-        "session::joins_a_domain_that_its_node_is_to_span",
-        |command| {
-            command.env("PORTOLAN_NODE_SOCKET", &socket);
-        },
-    );
+    let mut program = program_of(&hall);
     assert_eq!(program.ask(&domain), "spanned");
     hall.replace();
     // The rights of before are dead; a call that connects anew waits for the new process.
