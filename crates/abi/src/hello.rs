@@ -5,7 +5,8 @@
 //!
 //! ```text
 //! newcomer -> host   Hello                         "let me in"
-//! host -> newcomer   Welcome + region fd + both listening sockets, or Refusal
+//! host -> newcomer   Welcome + region fd + both listening sockets + the socket that
+//!                    reserves the region's addresses, or Refusal
 //! newcomer -> host   Arrived, and from here on what [`crate::control`] lays out
 //!
 //! newcomer -> member Hello                         "let me in, the host does not answer"
@@ -24,7 +25,9 @@ use crate::codec::{DecodeError, Reader};
 use crate::connect::{CONNECT_MAGIC, ConnectRequest};
 use crate::handshake::{self, Ask, Grant, Request, Why};
 use crate::limits::{MAX_DOMAIN_NAME, MAX_NAME};
+use crate::region::{BASE_HIGHEST, BASE_LOWEST};
 use crate::{codes, record};
+use std::ops::Range;
 
 /// First bytes of a [`Hello`], and of answers.
 pub const MAGIC: u32 = 0x4e4c_5450;
@@ -112,7 +115,7 @@ impl Grant for Welcome {
 
 impl Ask for Hello {
     type Granted = Welcome;
-    const DESCRIPTORS: usize = 3;
+    const DESCRIPTORS: usize = 4;
 
     fn descriptors(_: &Welcome) -> usize {
         Self::DESCRIPTORS
@@ -211,6 +214,40 @@ pub fn socket_name(user: u32, domain: &str) -> Option<String> {
 pub fn fallback_name(user: u32, domain: &str) -> Option<String> {
     let name = socket_name(user, domain)?;
     Some(name.replacen("portolan", "portolan-any", 1))
+}
+
+/// What the name of a reserved range begins with.
+const RANGE: &str = "portolan-at/";
+
+/// The name of the socket that reserves a region's addresses among the domains of a machine.
+///
+/// ```
+/// use portolan_abi::hello::range_name;
+/// let range = 0x2000_0000_0000..0x2018_0000_0000;
+/// assert_eq!(range_name(&range), "portolan-at/200000000000-201800000000");
+/// ```
+pub fn range_name(range: &Range<u64>) -> String {
+    format!("{RANGE}{:x}-{:x}", range.start, range.end)
+}
+
+/// The addresses that a socket of this name reserves; `None` if it reserves none. Anyone may bind
+/// any name, so a range that no region may have is none.
+///
+/// ```
+/// use portolan_abi::hello::{range_name, reserved_range};
+/// let range = 0x2000_0000_0000..0x2018_0000_0000;
+/// assert_eq!(reserved_range(range_name(&range).as_bytes()), Some(range));
+/// assert_eq!(reserved_range(b"portolan-at/0-ffffffffffffffff"), None);
+/// ```
+pub fn reserved_range(name: &[u8]) -> Option<Range<u64>> {
+    let (from, to) = str::from_utf8(name)
+        .ok()?
+        .strip_prefix(RANGE)?
+        .split_once('-')?;
+    let address = |text| u64::from_str_radix(text, 16).ok();
+    let range = address(from)?..address(to)?;
+    let within = BASE_LOWEST <= range.start && range.end <= BASE_HIGHEST;
+    (within && !range.is_empty()).then_some(range)
 }
 
 #[cfg(test)]

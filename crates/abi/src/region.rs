@@ -18,6 +18,7 @@ use crate::limits::{
 };
 use crate::signal::{MAX_HANDLERS, MAX_PLACES};
 use crate::trace::MAX_RING;
+use std::ops::Range;
 
 /// First word of a region.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"portolan");
@@ -229,6 +230,39 @@ impl Geometry {
         let steps = (BASE_HIGHEST - BASE_LOWEST).saturating_sub(self.len) / BASE_STEP;
         BASE_LOWEST + (hash ^ hash >> 32) % (steps + 1) * BASE_STEP
     }
+
+    /// The addresses of a region at `base`.
+    pub const fn range(&self, base: u64) -> Range<u64> {
+        base..base + self.len
+    }
+
+    /// The next place from `wished` on that none of the `reserved` ranges overlaps, going on from
+    /// the lowest after the highest; `None` if there is no such place.
+    ///
+    /// ```
+    /// use portolan_abi::region::{BASE_LOWEST, Geometry};
+    /// let geometry = Geometry::new(16 << 30).unwrap();
+    /// let other = geometry.range(BASE_LOWEST);
+    /// let base = geometry.unreserved(BASE_LOWEST, vec![other.clone()]).unwrap();
+    /// assert!(base >= other.end);
+    /// ```
+    pub fn unreserved(&self, wished: u64, mut reserved: Vec<Range<u64>>) -> Option<u64> {
+        reserved.sort_unstable_by_key(|range| range.start);
+        [wished, BASE_LOWEST].into_iter().find_map(|from| {
+            let mut base = from;
+            for other in &reserved {
+                if overlap(&self.range(base), other) {
+                    base = other.end.next_multiple_of(BASE_STEP);
+                }
+            }
+            (self.range(base).end <= BASE_HIGHEST).then_some(base)
+        })
+    }
+}
+
+/// Overlapping ranges have an address in common.
+fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
+    one.start < other.end && other.start < one.end
 }
 
 const fn page(offset: u64) -> u64 {
@@ -277,5 +311,35 @@ mod tests {
             }
         }
         assert_eq!(Geometry::new(0), None);
+    }
+
+    #[test]
+    fn regions_beside_reserved_ranges_overlap_none_as_long_as_there_is_room() {
+        let geometry = Geometry::new(16 << 30).unwrap();
+        let mut reserved = Vec::new();
+        // Each wishes the same place, and one that is not a multiple of the step is in the way.
+        reserved.push(BASE_LOWEST + 1..BASE_LOWEST + 2);
+        while let Some(base) = geometry.unreserved(BASE_HIGHEST - (1 << 40), reserved.clone()) {
+            let range = geometry.range(base);
+            assert!(BASE_LOWEST <= base && range.end <= BASE_HIGHEST);
+            assert!(base.is_multiple_of(BASE_STEP));
+            assert!(!reserved.iter().any(|other| overlap(other, &range)));
+            reserved.push(range);
+        }
+        let most = (BASE_HIGHEST - BASE_LOWEST) / geometry.len.next_multiple_of(BASE_STEP);
+        assert!(
+            reserved.len() as u64 >= most - 3,
+            "{} of {most}",
+            reserved.len()
+        );
+        // A large one finds the gap that is left when some go.
+        reserved.drain(100..103);
+        let large = Geometry::new(32 << 30).unwrap();
+        let base = large.unreserved(BASE_LOWEST, reserved.clone()).unwrap();
+        assert!(
+            !reserved
+                .iter()
+                .any(|other| overlap(other, &large.range(base)))
+        );
     }
 }

@@ -1,28 +1,9 @@
-//! Portolan hands memory over between processes instead of copying it.
+#![doc = include_str!("../guide/introduction.md")]
 //!
-//! A process joins a [`Domain`], binds ports ([`Domain::bind`]) and sends
-//! [`Message`]s to the ports of others: a header of up to 4 KiB, which is copied, and
-//! [`Extent`]s of 4 KiB to many GiB, which change owner at the same address. Nothing
-//! needs to be installed or running; the first process to join makes the domain, and
-//! when the last is gone nothing is left.
+//! The chapters that follow are in the module `guide`: a tutorial, concepts, what to choose, deaths, and
+//! what is where for those who come from other libraries.
 //!
-//! ```
-//! use portolan::{Access, Deadline, Domain, Message, PortOptions, WhenFull};
-//!
-//! let domain = Domain::private()?; // Domain::join("name")? among processes
-//! let mut port = domain.bind(PortOptions::named("frames"))?;
-//! let right = domain.connect("frames", Deadline::NOW)?;
-//!
-//! let mut pixels = domain.allocate(1 << 20)?;
-//! pixels.fill(0x7f);
-//! let mut message = Message::new(b"frame 1")?;
-//! message.push(pixels)?;
-//! right.send(message, WhenFull::Fail)?;
-//!
-//! let message = port.receive(Access::Later, Deadline::NEVER)?;
-//! assert_eq!((message.header(), message.len()), (&b"frame 1"[..], 1 << 20));
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! ```
+//! # What is where
 //!
 //! | to | see |
 //! |---|---|
@@ -38,6 +19,7 @@
 //! | stream messages to any number of readers | [`Domain::make_channel`], [`channel`] |
 //! | publish and subscribe, values and slices of any length | [`Domain::publisher`], [`Domain::subscriber`] |
 //! | write and read another process's memory, across users | [`vmmc`], [`Domain::export`], [`Domain::import`] |
+//! | go on sending and subscribing when the other process dies and comes back | [`reconnect`] |
 //! | call methods of a trait in another process | [`rpc`], [`macro@service`] |
 //! | wait for many ports, answers, channels, topics and listeners, or with epoll | [`WaitSet`] |
 //! | learn of room in many full ports | [`SendRight::room`] |
@@ -73,9 +55,12 @@ pub mod probes;
 mod bridge;
 pub mod channel;
 mod directory;
+#[cfg(any(doc, doctest))]
+pub mod guide;
 mod hosting;
 mod port;
 pub mod proxy;
+pub mod reconnect;
 pub mod rpc;
 #[cfg(feature = "marks")]
 pub mod sabotage;

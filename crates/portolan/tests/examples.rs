@@ -122,6 +122,18 @@ fn request_reply() {
 }
 
 #[test]
+fn reconnect() {
+    says(
+        "reconnect",
+        &[
+            "sender: worker 1 has died",
+            "sender: the next worker did the rest, up to job 40 of 40",
+            "sender: of some it is not known whether they were done: true",
+        ],
+    );
+}
+
+#[test]
 fn between_users() {
     says(
         "between_users",
@@ -313,6 +325,33 @@ fn sensor() {
         &[
             "reader: saw 1000 samples, each before it was counted",
             "sensor: the last of 1000 samples was 0.905",
+        ],
+    );
+}
+
+/// Over two nodes: `crates/node/tests/processes/examples.rs`.
+#[test]
+fn remote_port() {
+    says(
+        "remote_port",
+        &[
+            "server: line 1",
+            "server: line 2",
+            "server: line 3",
+            "client: three lines are there",
+            "client: 1048576 bytes came back, all in capitals: true",
+        ],
+    );
+}
+
+/// Over three nodes: `crates/node/tests/processes/examples.rs`.
+#[test]
+fn handoff() {
+    says(
+        "handoff",
+        &[
+            "giver: gave its right away",
+            "receiver: the counter says 42",
         ],
     );
 }

@@ -5,8 +5,8 @@ use portolan::channel::{ChannelOptions, ReaderOptions, SubscribeError, TopicOpti
 use portolan::rpc::{self, RpcError};
 use portolan::vmmc::{ExportMemory, ExportOptions, ImportError, Notification, Reach, UpdateError};
 use portolan::{
-    Access, ConnectOptions, Deadline, Disowned, Domain, ListenerOptions, Message, OfferOptions,
-    Permissions, PortOptions, SendError, SignalError, WaitSet, WhenFull,
+    Access, BindError, ConnectOptions, Deadline, Disowned, Domain, ListenerOptions, Message,
+    OfferOptions, Permissions, PortOptions, SendError, SignalError, WaitSet, WhenFull,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
@@ -265,4 +265,36 @@ fn an_export_that_is_notified_of() {
     let mut bytes = [0; 7];
     memory.read(0, &mut bytes).unwrap();
     assert_eq!(&bytes, b"written");
+}
+
+#[test]
+fn what_reconnects() {
+    let domain = Domain::private().unwrap();
+    let _port = domain.bind(PortOptions::named("numbers")).unwrap();
+    let mut sender = domain.reconnecting_sender("numbers");
+    let mut apart = domain.reconnecting_sender("none");
+    let sent = sender.send(Message::default(), WhenFull::Fail).unwrap();
+    assert_eq!((sent.receiver, sent.lost), (1, None));
+    let options = TopicOptions::default();
+    let mut subscriber = domain
+        .reconnecting_subscriber::<u64>("height", options)
+        .unwrap();
+    in_child("sends", || {
+        for sender in [&mut sender, &mut apart] {
+            let refused = sender.send(Message::default(), WhenFull::Fail).unwrap_err();
+            assert!(matches!(refused.why, SendError::Disowned(why) if why == GONE));
+            assert!(!sender.is_connected());
+            assert_eq!(sender.take_lost(), None);
+        }
+    });
+    in_child("subscribes", || {
+        let nothing = subscriber.receive(Deadline::NOW);
+        assert!(matches!(nothing, Err(SubscribeError::Disowned(why)) if why == GONE));
+        assert_eq!(subscriber.live_publishers(), 0);
+    });
+    in_child("binds", || {
+        let refused = domain.bind_when_free(PortOptions::named("numbers"), Deadline::NEVER);
+        assert!(matches!(refused, Err(BindError::Disowned(why)) if why == GONE));
+    });
+    assert_eq!(sender.take_lost(), None);
 }

@@ -18,6 +18,16 @@ fn a_raw_handle_of_another_domain_is_refused() {
 }
 
 #[test]
+fn a_raw_handle_of_the_same_place_in_another_domain_is_refused() {
+    let (a, b) = (Domain::private().unwrap(), Domain::private().unwrap());
+    let lay_down = |domain: &Domain| domain.allocate(4096).unwrap().into_raw();
+    let (ours, theirs) = (lay_down(&a), lay_down(&b));
+    assert!(matches!(a.adopt(theirs), Err(OwnerError::Foreign)));
+    assert_eq!(a.adopt(ours).unwrap().len(), 4096);
+    assert_eq!(b.adopt(theirs).unwrap().len(), 4096);
+}
+
+#[test]
 fn a_raw_handle_does_not_outlive_the_membership() {
     let name = portolan_testkit::unique("raw");
     let stays = Domain::join(&name).unwrap();

@@ -1,7 +1,10 @@
 //! Rights on ports and segments: counted while they move, and never for another port of the
 //! same entry.
 
-use portolan::{Access, Deadline, Domain, Message, Notice, PortOptions, Right, Urgency, WhenFull};
+use portolan::{
+    Access, Deadline, Domain, Message, Notice, PortOptions, ReceiveRight, Right, Urgency, WhenFull,
+};
+use portolan_abi::limits::{MAX_PORTS, MIN_ROUND};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -9,13 +12,35 @@ fn never() -> WhenFull {
     WhenFull::Wait(Deadline::NEVER)
 }
 
+/// The next port of an entry that is free: entries are taken in turn.
+fn bind_at(domain: &Domain, index: u16) -> ReceiveRight {
+    let bind = || domain.bind(PortOptions::unnamed().queue(1)).unwrap();
+    let ports = || domain.survey().unwrap().ports;
+    for _ in 1..MIN_ROUND {
+        drop(bind());
+    }
+    let port = bind();
+    assert!(
+        ports().iter().any(|port| port.index == index),
+        "its turn has come"
+    );
+    port
+}
+
+fn only_index(domain: &Domain) -> u16 {
+    let ports = domain.survey().unwrap().ports;
+    assert_eq!(ports.len(), 1);
+    ports[0].index
+}
+
 #[test]
-fn a_dead_name_that_is_dropped_tells_the_next_port_nothing() {
+fn a_dead_name_that_is_dropped_tells_the_next_port_of_its_entry_nothing() {
     let domain = Domain::private().unwrap();
     let old = domain.bind(PortOptions::unnamed()).unwrap();
+    let index = only_index(&domain);
     let dead = old.make_send();
     drop(old);
-    let mut port = domain.bind(PortOptions::unnamed()).unwrap();
+    let mut port = bind_at(&domain, index);
     let live = port.make_send();
     port.request_no_more_senders();
     assert_eq!(port.senders(), 1);
@@ -33,17 +58,62 @@ fn a_dead_name_that_is_dropped_tells_the_next_port_nothing() {
     assert_eq!(message.header(), b"still here");
 }
 
-/// A port that takes no part in it: rights on the ports of its entry before it are dropped, by
-/// several threads, while it is bound and closed again and again.
+/// An event that the entry's earlier port did not take is none of the next one's.
+#[test]
+fn what_an_earlier_port_was_told_the_next_one_of_its_entry_is_not() {
+    let domain = Domain::private().unwrap();
+    let old = domain.bind(PortOptions::unnamed()).unwrap();
+    let index = only_index(&domain);
+    old.request_no_more_senders();
+    drop(old.make_send());
+    drop(old);
+    let mut port = bind_at(&domain, index);
+    let _live = port.make_send();
+    port.request_no_more_senders();
+    let got = port.receive(Access::Later, Deadline::NOW);
+    assert!(got.is_err(), "{:?}", got.map(|m| m.notice()));
+}
+
+/// A watch that was on an earlier port of the entry says nothing of the next one, and one that is
+/// armed anew tells of the next one's end.
+#[test]
+fn a_watch_tells_of_the_port_that_it_is_on_and_of_no_other_one_of_its_entry() {
+    let domain = Domain::private().unwrap();
+    let old = domain.bind(PortOptions::unnamed().queue(1)).unwrap();
+    let index = only_index(&domain);
+    let dead = old.make_send();
+    drop(old);
+    let port = bind_at(&domain, index);
+    let right = port.make_send();
+    let mut told = domain.bind(PortOptions::unnamed()).unwrap();
+    right.watch(&told, 1).unwrap();
+    drop(dead);
+    right.unwatch(&told, 1);
+    right.watch(&told, 2).unwrap();
+    assert!(told.receive(Access::Later, Deadline::NOW).is_err());
+    drop(port);
+    let tokens = std::iter::from_fn(|| told.receive(Access::Later, Deadline::NOW).ok());
+    let tokens: Vec<_> = tokens.map(|message| message.notice()).collect();
+    assert_eq!(tokens, [Some(Notice::DeadName { token: 2 })]);
+}
+
+/// Rights on the earlier ports of an entry are dropped by another thread, while it is bound and
+/// closed again and again. All other entries are taken.
 #[test]
 fn ports_that_follow_one_another_are_told_only_of_themselves() {
     let domain = Domain::private().unwrap();
+    let small = || PortOptions::unnamed().queue(1).inline_bytes(48);
+    let others = std::iter::from_fn(|| domain.bind(small()).ok()).take(MAX_PORTS - 1);
+    let others: Vec<ReceiveRight> = others.collect();
+    assert_eq!(others.len(), MAX_PORTS - 1, "one is left");
     let until = Instant::now() + Duration::from_secs(2);
+    let mut bound = 0;
     std::thread::scope(|scope| {
         let (dead, droppers) = std::sync::mpsc::channel::<portolan::SendRight>();
         scope.spawn(move || droppers.into_iter().for_each(drop));
         while Instant::now() < until {
-            let mut port = domain.bind(PortOptions::unnamed()).unwrap();
+            let mut port = domain.bind(small()).unwrap();
+            bound += 1;
             let right = port.make_send();
             port.request_no_more_senders();
             for _ in 0..3 {
@@ -57,6 +127,7 @@ fn ports_that_follow_one_another_are_told_only_of_themselves() {
         }
         drop(dead);
     });
+    assert!(bound > 1);
 }
 
 #[test]
@@ -73,41 +144,6 @@ fn a_notice_does_not_come_if_there_is_a_sender_again() {
     // Once.
     drop(port.make_send());
     assert!(port.receive(Access::Later, Deadline::NOW).is_err());
-}
-
-#[test]
-fn a_dead_name_that_is_kept_frees_nothing() {
-    let domain = Domain::private().unwrap();
-    let shape = || PortOptions::unnamed().queue(1).inline_bytes(48);
-    let port = domain.bind(shape()).unwrap();
-    let dead = port.make_send();
-    drop(port);
-    for _ in 0..(1u32 << 23) + 1 {
-        drop(domain.bind(shape()).unwrap());
-    }
-    let mut extent = domain.allocate(4096).unwrap();
-    extent.fill(7);
-    let shared = domain.share_extent(extent).unwrap();
-    assert_eq!(shared[0], 7);
-    // Two rights; one goes.
-    drop(shared.clone());
-    let mut others = vec![];
-    for _ in 0..600 {
-        let mut other = domain.allocate(4096).unwrap();
-        other.fill(9);
-        let same = other.as_ptr() == shared.as_ptr();
-        others.push(other);
-        if same {
-            break;
-        }
-    }
-    let now = shared[0];
-    std::mem::forget(others);
-    drop(dead);
-    assert_eq!(
-        now, 7,
-        "memory of a shared extent in use was handed out again"
-    );
 }
 
 /// Sends segments whose last right goes with them, to one who keeps each for a while: how many

@@ -288,8 +288,10 @@ impl<'r> RightRow<'r> {
     pub fn forget(&self, index: u16) {
         if let Some(entry) = self.entries.get(usize::from(index)) {
             // Release: what followed from these rights has been done.
-            entry.send.store(0, Ordering::Release);
             entry.once.store(0, Ordering::Release);
+            // SeqCst, and a locked instruction: the host counts all rows afterwards, as a space does
+            // that has dropped its last right (`is_unused`).
+            entry.send.swap(0, Ordering::SeqCst);
         }
     }
 }

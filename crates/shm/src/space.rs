@@ -114,3 +114,42 @@ pub fn release(word: &AtomicU64, claimer: u8) -> bool {
         })
     })
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    const OURS: u8 = 3;
+
+    fn phase(word: &AtomicU64) -> SpacePhase {
+        status(word).phase
+    }
+
+    #[test]
+    fn a_step_of_an_earlier_admission_fails() {
+        let word = AtomicU64::new(0);
+        let earlier = claim(&word, OURS).unwrap();
+        assert_eq!(claim(&word, OURS), None, "it is claimed");
+        assert!(release(&word, OURS));
+        let later = claim(&word, OURS).unwrap();
+        assert_ne!(earlier, later);
+        assert!(!hand_over(&word, OURS, earlier));
+        assert_eq!(phase(&word), SpacePhase::Claimed);
+        assert!(hand_over(&word, OURS, later));
+        let (joining, live) = (SpacePhase::Joining, SpacePhase::Live);
+        assert!(!step(&word, earlier, joining, live));
+        assert!(step(&word, later, joining, live));
+    }
+
+    #[test]
+    fn only_what_the_dead_space_has_claimed_is_freed() {
+        let word = AtomicU64::new(0);
+        let incarnation = claim(&word, OURS).unwrap();
+        assert!(!release(&word, OURS + 1));
+        assert!(!hand_over(&word, OURS + 1, incarnation));
+        assert_eq!(phase(&word), SpacePhase::Claimed);
+        assert!(hand_over(&word, OURS, incarnation));
+        assert!(!release(&word, OURS), "it is the newcomer's by now");
+        assert_eq!(phase(&word), SpacePhase::Joining);
+    }
+}

@@ -102,6 +102,34 @@ fn a_freed_extent_comes_back() {
     });
 }
 
+/// O1: a handle without a type is known to two threads, and each takes the extent up: one gets it,
+/// and frees it. The other one may come before, beside, or when another extent lies there.
+#[test]
+fn a_parked_extent_is_taken_up_once() {
+    explore("unpark", 3, || {
+        with(Pool::new(), |pool| {
+            let generation = pool.alloc().allocate(&pool.row(1), 0, Born::at(0)).unwrap();
+            pool.row(1).park(0, generation).unwrap();
+            let adopt = move || {
+                let got = pool.row(1).unpark(0, generation).is_ok();
+                if got {
+                    pool.alloc().free(&pool.row(1), 0, generation).unwrap();
+                }
+                got
+            };
+            let other = thread::spawn(adopt);
+            let again = thread::spawn(move || pool.alloc().allocate(&pool.row(1), 0, Born::at(0)));
+            let ours = adopt();
+            assert_ne!(ours, other.join().unwrap(), "of two one gets it");
+            if let Some(later) = again.join().unwrap() {
+                assert_ne!(later, generation);
+                pool.alloc().free(&pool.row(1), 0, later).unwrap();
+            }
+            pool.audit();
+        });
+    });
+}
+
 /// O5: of two spaces, and of two threads of one, one gets a free extent.
 #[test]
 fn one_of_three_gets_an_extent() {

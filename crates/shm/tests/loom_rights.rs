@@ -498,3 +498,37 @@ fn an_event_is_told_to_its_port_or_to_none() {
         });
     });
 }
+
+/// E1: a receiver takes the event back, and then counts: it is told that no right is left, though
+/// others are made and dropped meanwhile.
+#[test]
+fn the_end_of_the_last_right_is_told_beside_one_that_comes_and_goes() {
+    explore("take an event, make, drop", 3, || {
+        with(World::new(false), |world| {
+            let sleep = &world.entry().sleep;
+            sleep.clear_events(1);
+            let drops = |space: u8| {
+                if world.drop_right(space) {
+                    sleep.raise(1, event::NO_MORE_SENDERS);
+                }
+            };
+            let sender = thread::spawn(move || drops(SENDER));
+            // Another thread of the receiver's.
+            let maker = thread::spawn(move || {
+                world.row(TAKER).add_send(PORT);
+                drops(TAKER);
+            });
+            let take = || {
+                let is_raised = sleep.events_of(1) & event::NO_MORE_SENDERS != 0;
+                is_raised && {
+                    sleep.take_event(event::NO_MORE_SENDERS);
+                    world.is_unused()
+                }
+            };
+            let early = take();
+            sender.join().unwrap();
+            maker.join().unwrap();
+            assert!(early || take(), "nobody tells it");
+        });
+    });
+}

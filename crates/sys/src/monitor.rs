@@ -231,6 +231,7 @@ mod tests {
     use std::thread;
 
     /// What the kernel says of the processor, which asked it in its own way.
+    #[cfg(target_arch = "x86_64")]
     fn kernel_says(flag: &str) -> bool {
         let info = std::fs::read_to_string("/proc/cpuinfo").unwrap();
         let flags = info.lines().find(|line| line.starts_with("flags")).unwrap();

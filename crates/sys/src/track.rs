@@ -287,6 +287,47 @@ pub(crate) fn has_huge(pagemap: &File, start: usize, len: usize) -> bool {
     request(pagemap, &mut scan).is_ok_and(|found| found > 0)
 }
 
+/// Bytes of the range that this process has mapped as huge pages; `None` if it cannot be told (before
+/// Linux 6.7, or `/proc` is not there). Pages that are closed are not mapped.
+///
+/// # Examples
+///
+/// ```
+/// use portolan_sys::memory::HUGE_PAGE;
+/// use portolan_sys::{shared::Window, track};
+///
+/// let window = Window::create(2 * HUGE_PAGE)?;
+/// window.populate()?;
+/// if let Some(huge) = track::huge_bytes(window.base().addr(), window.len()) {
+///     assert!(huge <= window.len());
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn huge_bytes(start: usize, len: usize) -> Option<usize> {
+    let pagemap = File::open("/proc/self/pagemap").ok()?;
+    let end = start.checked_add(len)?;
+    let mut regions = [abi::Region::default(); REGIONS];
+    let (mut from, mut huge) = (start, 0);
+    while from < end {
+        let mut scan = abi::Scan {
+            size: size_of::<abi::Scan>() as u64,
+            start: from as u64,
+            end: end as u64,
+            regions: regions.as_mut_ptr().expose_provenance() as u64,
+            regions_len: REGIONS as u64,
+            category_mask: abi::IS_HUGE,
+            return_mask: abi::IS_HUGE,
+            ..abi::Scan::default()
+        };
+        let found = request(&pagemap, &mut scan).ok()?;
+        let found = regions.iter().take(found);
+        huge += found.map(|run| address(run.end - run.start)).sum::<usize>();
+        // As far as it came; never back, whatever the kernel writes.
+        from = address(scan.walk_end).max(from + PAGE);
+    }
+    Some(huge)
+}
+
 /// Whether the kernel answers the request, for [`probe`](mod@crate::probe).
 pub(crate) fn probe(start: usize) -> io::Result<()> {
     let pagemap = File::open("/proc/self/pagemap")?;

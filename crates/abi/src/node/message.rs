@@ -1,7 +1,8 @@
 //! Lays out messages and answers.
 
+use super::reference::Reference;
 use crate::codec::{DecodeError, Reader};
-use crate::limits::{MAX_EXTENTS, MAX_HEADER};
+use crate::limits::{MAX_EXTENTS, MAX_HEADER, MAX_RIGHTS};
 use crate::record;
 use crate::slot::Kind;
 
@@ -15,7 +16,9 @@ record! {
         /// What it is.
         pub kind: Kind,
         has urgency,
-        _: 2,
+        /// How many rights it has.
+        pub rights: u8,
+        _: 1,
         /// Bytes of the header.
         pub header: usize,
         /// How many extents it has.
@@ -40,6 +43,7 @@ impl MessageBody {
     pub const fn new(kind: Kind) -> Self {
         Self {
             kind,
+            rights: 0,
             header: 0,
             extents: 0,
             inline: 0,
@@ -52,8 +56,10 @@ impl MessageBody {
     /// Whether there can be such a message: no count is over its limit, and what has no payload
     /// has none.
     fn can_be(&self) -> bool {
-        let fits = self.header <= MAX_HEADER && self.extents <= MAX_EXTENTS;
-        let is_empty = self.header == 0 && self.extents == 0;
+        let fits = self.header <= MAX_HEADER
+            && self.extents <= MAX_EXTENTS
+            && usize::from(self.rights) <= MAX_RIGHTS;
+        let is_empty = self.header == 0 && self.extents == 0 && self.rights == 0;
         let holds_nothing = matches!(self.kind, Kind::Dropped | Kind::ServerDead);
         let is_inline = u64::from(self.inline) <= INLINE && (self.extents > 0 || self.inline == 0);
         fits && is_inline && (is_empty || !holds_nothing)
@@ -67,6 +73,8 @@ pub struct MessageRecord<'a> {
     pub body: MessageBody,
     /// Bytes of each extent.
     pub lengths: Vec<u64>,
+    /// Its rights.
+    pub rights: Vec<Reference>,
     /// The header.
     pub header: &'a [u8],
     /// The payload, if it stands in the record. An encoder may leave it out, and send it behind.
@@ -98,6 +106,8 @@ impl<'a> MessageRecord<'a> {
         out.extend(self.body.encode());
         let lengths = self.lengths.iter();
         lengths.for_each(|length| out.extend(length.to_le_bytes()));
+        let rights = self.rights.iter();
+        rights.for_each(|right| out.extend(right.encode()));
         out.extend(self.header);
         out.extend(self.inline);
     }
@@ -112,6 +122,7 @@ impl<'a> MessageRecord<'a> {
         let body: MessageBody = from.field("message")?;
         let answers = matches!(body.kind, Kind::Reply | Kind::Dropped | Kind::ServerDead);
         let lengths = from.list("lengths", body.extents)?;
+        let rights = from.list("rights", usize::from(body.rights))?;
         let header = from.bytes(body.header)?;
         let inline = from.bytes(body.inline as usize)?;
         let sum = lengths_sum(&lengths);
@@ -123,6 +134,7 @@ impl<'a> MessageRecord<'a> {
         Ok(Self {
             body,
             lengths,
+            rights,
             header,
             inline,
         })

@@ -17,7 +17,7 @@
 //! # Invariants
 //!
 //! - **R1** A record is decoded whole or not at all, and so is a fragment's head. The decoder copies
-//!   no payload, allocates at most 8 KiB of lengths, and never panics.
+//!   no payload, allocates at most 8 KiB of lengths and 6 KiB of rights, and never panics.
 //! - **R2** No two byte strings decode to equal records, so `encode(decode(bytes)) == bytes`. (But for
 //!   reasons, of which a later version may have more.)
 //! - **R3** A record of a kind that this build does not know is *skipped* if its head has the flag
@@ -43,6 +43,7 @@ mod names;
 mod node_id;
 mod programs;
 mod record;
+mod reference;
 mod statement;
 
 pub use fragment::{FRAGMENT_MAGIC, FragmentHead, FragmentKind, MAX_FRAGMENT};
@@ -60,6 +61,7 @@ pub use record::{
     Announce, Dead, DeadReason, Lent, MAX_RECORD, PORT_SECRET, PortId, Record, RecordFlags,
     RecordHead, RecordKind, Resolve, ResolveFailure, Sent,
 };
+pub use reference::{Claim, Reference, ReferenceKind};
 pub use statement::{MAX_STATEMENT, Stated, Statement, StatementHead, StatementKind, to_sign};
 
 /// The wire versions that this build speaks.
@@ -67,6 +69,10 @@ pub const WIRE: Versions = Versions {
     lowest: 1,
     highest: 1,
 };
+
+/// In [`HelloBody::features`]: rights may stand in messages. Said only over a connection whose other
+/// end has proved who it is, because secrets go with them.
+pub const FEATURE_RIGHTS: u64 = 1;
 
 /// The flow of numbered control records: each association has one in each direction.
 pub const CONTROL: u32 = 0;
@@ -78,6 +84,8 @@ pub const MAX_FLOWS: usize = 65_536;
 pub const MAX_TRANSFERS: usize = 1024;
 /// Requests of one domain that may be open at one peer.
 pub const MAX_OPEN_REQUESTS: usize = 256;
+/// Rights in messages to one peer for which requests are open, at the most.
+pub const MAX_GIVEN: usize = 32_768;
 /// Numbers that may be sent ahead of the one that the receiver wants next: more than any queue has
 /// slots.
 pub const MAX_AHEAD: u64 = 65_536;

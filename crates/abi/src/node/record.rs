@@ -4,15 +4,20 @@ use super::greeting::{Bye, Hello, MAX_CERTIFICATE, Ping};
 use super::members::{self, MAX_ADDRESS, MAX_MEMBERS, Member};
 use super::message::{INLINE, MessageBody, MessageRecord};
 use super::node_id::NodeId;
+use super::reference::{Claim, Reference};
 use crate::codec::{DecodeError, Field, Reader, Writer};
-use crate::limits::{MAX_DOMAIN_NAME, MAX_EXTENTS, MAX_HEADER, MAX_NAME};
+use crate::limits::{MAX_DOMAIN_NAME, MAX_EXTENTS, MAX_HEADER, MAX_NAME, MAX_RIGHTS};
 use crate::name::is_name;
 use crate::{codes, record};
 
 /// Bytes of a record at the most: those of the longest message.
-#[expect(clippy::cast_possible_truncation, reason = "about 30,000")]
-pub const MAX_RECORD: u32 =
-    (RecordHead::BYTES + MessageBody::BYTES + 8 * MAX_EXTENTS + MAX_HEADER) as u32 + INLINE as u32;
+#[expect(clippy::cast_possible_truncation, reason = "about 35,000")]
+pub const MAX_RECORD: u32 = (RecordHead::BYTES
+    + MessageBody::BYTES
+    + 8 * MAX_EXTENTS
+    + Reference::BYTES * MAX_RIGHTS
+    + MAX_HEADER) as u32
+    + INLINE as u32;
 const _: () = assert!(
     RecordHead::BYTES + 4 + MAX_MEMBERS * (NodeId::BYTES + 1 + MAX_ADDRESS) <= MAX_RECORD as usize
 );
@@ -62,18 +67,12 @@ codes! {
         Close = 19,
         /// [`Record::Members`].
         Members = 20,
-        /// Reserved: a reference is shown to a port's home, which lends a right.
+        /// [`Record::Claim`].
         Claim = 32,
-        /// Reserved: the home's reply.
-        Claimed = 33,
-        /// Reserved: a retained reference is let go.
-        Release = 34,
-        /// Reserved: a node holds an answer right of a request.
-        HoldOnce = 35,
-        /// Reserved: a port's home asks to be told when no sender is left.
+        /// [`Record::Recall`].
+        Recall = 33,
+        /// [`Record::WantSenders`].
         WantSenders = 36,
-        /// Reserved: a borrower has no right left.
-        NoSenders = 37,
         /// Reserved: a receive right moves.
         MoveRight = 38,
         /// Reserved: where it went.
@@ -389,6 +388,20 @@ pub enum Record<'a> {
         /// Which flow.
         flow: u32,
     },
+    /// Which port has this id, and this secret? It is replied to as [`Record::Resolve`] is.
+    Claim(Claim),
+    /// The answer that had a right was thrown away unread: the right, for which this request is open,
+    /// is to be given back, unless it has come.
+    Recall {
+        /// Which request.
+        request: u64,
+    },
+    /// The port's receiver wants to know when no sender is left: the flow is to be closed as soon as
+    /// no right leads there.
+    WantSenders {
+        /// Which flow.
+        flow: u32,
+    },
 }
 
 impl<'a> Record<'a> {
@@ -497,6 +510,18 @@ impl<'a> Record<'a> {
                 out.extend(flow.to_le_bytes());
                 K::Close
             }
+            Self::Claim(claim) => {
+                out.extend(claim.encode());
+                K::Claim
+            }
+            Self::Recall { request } => {
+                out.extend(RequestBody { request: *request }.encode());
+                K::Recall
+            }
+            Self::WantSenders { flow } => {
+                out.extend(flow.to_le_bytes());
+                K::WantSenders
+            }
         };
         (kind, 0)
     }
@@ -573,6 +598,14 @@ impl<'a> Record<'a> {
             }
             K::Dead => Self::Dead(from.field("dead")?),
             K::Close => Self::Close {
+                flow: from.field("flow")?,
+            },
+            K::Claim => Self::Claim(from.field("claim")?),
+            K::Recall => {
+                let RequestBody { request } = from.field("recall")?;
+                Self::Recall { request }
+            }
+            K::WantSenders => Self::WantSenders {
                 flow: from.field("flow")?,
             },
             // Reserved: a later version fills them in.

@@ -371,7 +371,7 @@ impl ChannelIngress {
         loop {
             let wanted = match writer.write(&self.message, Deadline::NOW) {
                 Ok(_) => {
-                    portolan_shm::mark!("bridge.delivered");
+                    portolan_shm::mark!("bridge.written");
                     return Ok(());
                 }
                 // Our own readers; what has come is theirs, also from who is gone.

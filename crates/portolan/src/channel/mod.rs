@@ -109,8 +109,8 @@ pub(crate) use topic::Draft;
 #[doc(hidden)]
 pub use topic::fields;
 pub use topic::{
-    Flat, Loan, Payload, Plain, PublishError, Publisher, Sample, StructureLoan, SubscribeError,
-    Subscriber, TopicError, TopicOptions,
+    Flat, Loan, Payload, Plain, PublishError, Publisher, PublisherGone, Sample, StructureLoan,
+    SubscribeError, Subscriber, TopicError, TopicOptions,
 };
 pub use writer::{Claim, WriteError, Writer, WriterCounts};
 

@@ -360,8 +360,9 @@ impl Admission {
             len: member.tables().geometry.len,
             by_host: self.by_host,
         });
-        let fds = [&*sockets.listener, &*sockets.fallback].map(AsFd::as_fd);
-        let fds = [member.region.fd().as_fd(), fds[0], fds[1]];
+        let region = &member.region;
+        let (listener, fallback) = (&*sockets.listener, &*sockets.fallback);
+        let fds = [region.fd(), listener, fallback, region.reservation()].map(AsFd::as_fd);
         // Refused until now. A member may delegate memory to its host.
         let _ = socket::accept_descriptors(&connection);
         let sent = socket::send_by(&connection, &welcome.encode(), &fds, Some(Instant::now()));

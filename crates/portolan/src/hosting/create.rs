@@ -1,5 +1,6 @@
 //! The first member makes the region: the memory file, its header, its first space.
 
+use super::addresses;
 use crate::Protection;
 use crate::space::Builder;
 use crate::space::JoinError;
@@ -10,19 +11,15 @@ use portolan_abi::region::{Geometry, MAGIC, SPACE_BYTES};
 use portolan_abi::space::{HostWord, SpacePhase, SpaceStatus};
 use portolan_shm::atomic::{AtomicU32, Ordering};
 use portolan_shm::region::{SpaceEntry, write_text};
-use portolan_sys::memory::{self, MapError, Mapping};
+use portolan_sys::memory;
 use portolan_sys::process::start_time;
 use std::io;
-use std::os::fd::OwnedFd;
 
 /// The space of the member that creates a domain, and its incarnation.
 pub(super) const FIRST: HostWord = HostWord {
     space: 1,
     incarnation: 1,
 };
-
-/// Places tried for a new region, if others are taken in this process.
-const ATTEMPTS: u32 = 16;
 
 /// Bit 0 of the header's options.
 pub(super) const LOCK_PAGES: u64 = 1;
@@ -43,36 +40,12 @@ pub(super) fn region(settings: &Builder, place: &str) -> Result<Region, JoinErro
     // Taken before anything is written, so that no store of ours fails for want of memory.
     let tables = geometry.spaces + MAX_SPACES as u64 * SPACE_BYTES;
     memory::allocate(&fd, 0, tables).map_err(JoinError::Memory)?;
-    let mapping = place_region(&fd, &geometry, settings.owner, place)?;
-    let region = Region::new(fd, mapping, geometry);
+    let (mapping, reservation) = addresses::place(&fd, &geometry, settings.owner, place)?;
+    let region = Region::new(fd, mapping, geometry, reservation);
     portolan_shm::mark!("join.mapped");
     fill(&region, settings, limit, &us);
     portolan_shm::mark!("join.created");
     Ok(region)
-}
-
-fn place_region(
-    fd: &OwnedFd,
-    geometry: &Geometry,
-    user: u32,
-    place: &str,
-) -> Result<Mapping, JoinError> {
-    let mut attempt = 0;
-    loop {
-        let base = geometry.base(user, place.as_bytes(), attempt);
-        attempt += 1;
-        match map(fd, base, geometry.len) {
-            Err(MapError::Taken { .. }) if attempt < ATTEMPTS => {}
-            other => return other.map_err(JoinError::map),
-        }
-    }
-}
-
-/// Maps a region's file at its address.
-pub(super) fn map(fd: &OwnedFd, base: u64, len: u64) -> Result<Mapping, MapError> {
-    // 64-bit machines only, so neither is cut.
-    let whole = |value| usize::try_from(value).unwrap_or(usize::MAX);
-    Mapping::shared_at(fd, whole(base), whole(len))
 }
 
 /// This process, as a space's entry names it.

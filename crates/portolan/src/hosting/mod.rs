@@ -13,6 +13,7 @@
 //! | `place` | keeps this process's memberships |
 //! | `rendezvous` | finds the host, or makes this process the first |
 //! | `create` | makes a region |
+//! | `addresses` | picks addresses for a region where no other domain of this machine lies |
 //! | `membership_thread` | this process's thread, which watches the host, or hosts |
 //! | `watch` | a member's role: waits for the host's death, and succeeds it; admits newcomers while the host is stopped |
 //! | `host` | the host's role: handles newcomers, connections, offers, deaths |
@@ -44,6 +45,7 @@
 //! - **D8** A member that does not answer is not taken for dead, the host neither: a stopped host
 //!   stays host, and no other member reclaims, hands off or hosts meanwhile.
 
+mod addresses;
 mod admit;
 mod copy_broker;
 mod create;

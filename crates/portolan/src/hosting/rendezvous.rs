@@ -5,6 +5,7 @@
 //! connection that gets no answer and makes another, because the host may have died. After a second
 //! without an answer newcomers connect to the fallback socket, where every member admits.
 
+use super::addresses;
 use super::create::{self, FIRST};
 use super::handoff::open_to_all;
 use super::host::Host;
@@ -511,11 +512,11 @@ impl Search<'_> {
         fds: Vec<OwnedFd>,
     ) -> Result<Domain, Miss> {
         let count = fds.len() as u64;
-        let Ok([file, listener, fallback]) = <[OwnedFd; 3]>::try_from(fds) else {
-            return Err(garbled("number of descriptors", count, 3).into());
+        let Ok([file, listener, fallback, reservation]) = <[OwnedFd; 4]>::try_from(fds) else {
+            return Err(garbled("number of descriptors", count, 4).into());
         };
         let sockets = self.sockets(Descriptor::new(listener), Descriptor::new(fallback))?;
-        let region = open(file, &welcome)?;
+        let region = open(file, reservation, &welcome)?;
         portolan_shm::mark!("join.mapped");
         check_protection(self.settings, protection_of(region.tables().header))?;
         let us = HostWord {
@@ -587,8 +588,8 @@ fn sees_host(member: &Member, connection: &Descriptor) -> bool {
 }
 
 /// Maps a region that the host has sent.
-fn open(file: OwnedFd, welcome: &Welcome) -> Result<Region, JoinError> {
+fn open(file: OwnedFd, reservation: OwnedFd, welcome: &Welcome) -> Result<Region, JoinError> {
     let (fd, geometry) = check(file, welcome)?;
-    let mapping = create::map(&fd, welcome.base, geometry.len).map_err(JoinError::map)?;
-    Ok(Region::new(fd, mapping, geometry))
+    let mapping = addresses::map(&fd, welcome.base, geometry.len).map_err(JoinError::map)?;
+    Ok(Region::new(fd, mapping, geometry, reservation))
 }

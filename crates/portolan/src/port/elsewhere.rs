@@ -19,13 +19,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// Whether a message may go to another machine: structures mean this one's addresses, and of
-/// segments only channels and shared extents travel.
+/// Whether a message may go to another machine: structures mean this one's addresses, receive rights
+/// do not move to other nodes yet, and of segments only channels and shared extents travel.
 pub(crate) fn may_travel(message: &Message) -> Result<(), SendError> {
     if message.structure {
         return Err(SendError::Structure);
     }
     let stays = message.rights().iter().find_map(|right| match right {
+        Right::Receive(_) => Some("a receive right"),
         Right::Segment(segment) if segment.as_channel().is_err() => Some("a segment"),
         _ => None,
     });

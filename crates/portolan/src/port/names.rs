@@ -91,6 +91,9 @@ pub enum ConnectError {
     /// See [`Disowned`].
     #[error(transparent)]
     Disowned(#[from] Disowned),
+    /// See [`NoDescriptor`](crate::NoDescriptor); of calls that are awaited.
+    #[error(transparent)]
+    NoDescriptor(#[from] crate::NoDescriptor),
 }
 
 /// That there is no port of this name, and what to do. Whether a node has one that it does not let

@@ -45,6 +45,13 @@ pub struct SendOnceRight {
     given: bool,
 }
 
+/// A counted send right on a segment: it keeps the segment, and has nothing of what sending needs,
+/// since each sample of a topic makes and drops one.
+pub(crate) struct SegmentRight {
+    pub(crate) to: Attached,
+    given: bool,
+}
+
 /// How a send right stands: see [`SendRight::state`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -80,7 +87,7 @@ pub enum Right {
 
 impl SendRight {
     /// A new, counted right; `None` if the port is dead.
-    pub(super) fn make(to: Attached) -> Option<Self> {
+    pub(crate) fn make(to: Attached) -> Option<Self> {
         let right = Self::make_counted(to);
         mark!("right.counted");
         right.is_live().then_some(right)
@@ -199,6 +206,24 @@ impl SendRight {
         } else {
             0
         }
+    }
+}
+
+impl SegmentRight {
+    /// A new, counted right, dead or alive.
+    #[inline]
+    pub(super) fn make_counted(to: Attached) -> Self {
+        // As `SendRight::make_counted`.
+        if to.member.present().is_ok() {
+            to.member.rights().add_send(to.port);
+        }
+        Self { to, given: false }
+    }
+
+    /// The right was published: forgets it here (R1).
+    fn given(mut self) {
+        self.given = true;
+        depart(&self.to);
     }
 }
 
@@ -396,19 +421,15 @@ impl Right {
         match self {
             Self::Send(mut r) => {
                 r.given = true;
-                let (member, port) = (&r.to.member, r.to.port);
-                if member.rights().departed(port) == 0 {
-                    // The taker may have dropped it already, and have seen it counted here.
-                    check_senders(member, port);
-                }
+                depart(&r.to);
             }
             Self::SendOnce(mut r) => {
                 r.given = true;
                 r.uncount();
             }
             Self::Receive(r) => r.given(),
-            Self::Segment(s) => Self::Send(s.into_right()).given(),
-            Self::Shared(s) => Self::Segment(s.into_segment()).given(),
+            Self::Segment(s) => s.into_right().given(),
+            Self::Shared(s) => s.into_segment().into_right().given(),
         }
     }
 
@@ -448,7 +469,8 @@ impl Right {
         let to = Attached::new(member, word.port)?;
         Some(match word.kind {
             RightKind::Send if rights::is_segment(to.queue().port, to.port) => {
-                let (segment, frozen) = Segment::taken(SendRight::of(to))?;
+                let right = SegmentRight { to, given: false };
+                let (segment, frozen) = Segment::taken(right)?;
                 if frozen {
                     Self::Shared(SharedExtent::of(segment))
                 } else {
@@ -491,6 +513,21 @@ impl Drop for SendRight {
     }
 }
 
+impl Clone for SegmentRight {
+    fn clone(&self) -> Self {
+        Self::make_counted(self.to.clone())
+    }
+}
+
+impl Drop for SegmentRight {
+    #[inline]
+    fn drop(&mut self) {
+        if !self.given && self.to.member.present().is_ok() {
+            drop_counted(&self.to.member, self.to.port);
+        }
+    }
+}
+
 impl Drop for SendOnceRight {
     fn drop(&mut self) {
         if !self.given && self.to.member.present().is_ok() {
@@ -522,6 +559,12 @@ impl std::fmt::Debug for SendRight {
     }
 }
 
+impl std::fmt::Debug for SegmentRight {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("SegmentRight").field(&self.to.port).finish()
+    }
+}
+
 impl std::fmt::Debug for SendOnceRight {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("SendOnceRight").field(&self.to.port).finish()
@@ -537,6 +580,15 @@ pub(super) fn is_live(status: PortStatus, port: PortName) -> bool {
 /// Takes a right from our row, and does what is due if that was the last one.
 pub(super) fn drop_counted(member: &Member, port: PortName) {
     if member.rights().drop_send(port) == 0 {
+        check_senders(member, port);
+    }
+}
+
+/// A right was published in a message, and is ours no more; does what is due if it was the last one.
+fn depart(to: &Attached) {
+    let (member, port) = (&to.member, to.port);
+    if member.rights().departed(port) == 0 {
+        // The taker may have dropped it already, and have seen it counted here.
         check_senders(member, port);
     }
 }

@@ -7,7 +7,7 @@
 use super::rights::SendRight;
 use crate::space::region::Attached;
 use crate::wait::Armable;
-use portolan_abi::port::PortStatus;
+use portolan_abi::port::{ANY_BYTES, PortStatus};
 use portolan_shm::mark;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -49,6 +49,20 @@ impl SendRight {
             announced: 0,
             least: 1,
         }
+    }
+}
+
+impl SendRight {
+    /// Slots of the port's queue, which stay as many when the port is dead.
+    pub(crate) fn slots(&self) -> u64 {
+        self.to.queue().slots() as u64
+    }
+
+    /// Whether what is sent there goes on to another domain or node, as things are.
+    pub(crate) fn leads_on(&self) -> bool {
+        let control = &self.to.queue().port.control;
+        // Relaxed: of a port that lives, as its options, stored before its status.
+        self.status().proxied || control.most.load(Ordering::Relaxed) != ANY_BYTES
     }
 }
 

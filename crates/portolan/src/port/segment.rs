@@ -1,7 +1,8 @@
 //! A segment is memory that several spaces map at once.
 
+use crate::port::rights::SegmentRight;
 use crate::port::shared_entries::{self, Memory, Sharing};
-use crate::port::{BindError, ConnectError, SendError, SendRight};
+use crate::port::{BindError, ConnectError, SendError};
 use crate::space::region::MappedChannel;
 use crate::{Deadline, Domain};
 use portolan_abi::limits::PAGE;
@@ -34,7 +35,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// ```
 #[derive(Debug)]
 pub struct Segment {
-    right: Option<SendRight>,
+    right: Option<SegmentRight>,
     page: u32,
     size: Size,
     len: usize,
@@ -88,14 +89,14 @@ impl Domain {
 
 impl Segment {
     /// The handle of a right on a segment that is written.
-    pub(crate) fn attach(right: SendRight) -> Option<Self> {
+    pub(crate) fn attach(right: SegmentRight) -> Option<Self> {
         let (segment, frozen) = Self::taken(right)?;
         (!frozen).then_some(segment)
     }
 
     /// The handle of a right on a segment, and whether it is only read: then the caller
     /// sees to that.
-    pub(crate) fn taken(right: SendRight) -> Option<(Self, bool)> {
+    pub(crate) fn taken(right: SegmentRight) -> Option<(Self, bool)> {
         let Memory { extent, frozen } = shared_entries::memory(&right)?;
         let len = usize::try_from(extent.len).ok()?;
         if let Some(guard) = &right.to.member.guard {
@@ -127,19 +128,19 @@ impl Segment {
     }
 
     #[inline]
-    pub(crate) fn right(&self) -> &SendRight {
+    pub(crate) fn right(&self) -> &SegmentRight {
         // Gone only while it is being dropped or given away.
         self.right.as_ref().expect("a segment in use has its right")
     }
 
     /// The right, to be given away.
-    pub(crate) fn into_right(mut self) -> SendRight {
+    pub(crate) fn into_right(mut self) -> SegmentRight {
         let right = self.right.take().expect("a segment in use has its right");
         self.close(&right);
         right
     }
 
-    fn close(&self, right: &SendRight) {
+    fn close(&self, right: &SegmentRight) {
         if right.to.member.present().is_ok()
             && let Some(guard) = &right.to.member.guard
         {

@@ -15,9 +15,8 @@
 //! keeps is closed by none before its maker lets go of it, or has died (G3).
 
 use super::bind::bind;
-use super::rights::{SendRight, drop_counted, held, is_unused};
-use super::wire::Contents;
-use super::{BindError, ConnectError, PortOptions, close, names, send};
+use super::rights::{SegmentRight, drop_counted, held, is_unused};
+use super::{BindError, ConnectError, PortOptions, close, names, send, wire};
 use crate::space::Member;
 use crate::space::region::Attached;
 use crate::{Deadline, Extent, Message};
@@ -36,6 +35,8 @@ use std::sync::{Arc, PoisonError};
 
 /// The header of the message of a frozen segment, which no process writes any more.
 pub(crate) const FROZEN: &[u8] = b"frozen";
+/// The same, as the first word of a header.
+const FROZEN_WORD: u64 = u64::from_le_bytes(*b"frozen\0\0");
 
 /// The content of a segment's one message.
 pub(crate) struct Memory {
@@ -66,7 +67,7 @@ pub(crate) fn make(
     name: Option<&str>,
     extent: Extent,
     sharing: Sharing,
-) -> Result<SendRight, (BindError, Option<Extent>)> {
+) -> Result<SegmentRight, (BindError, Option<Extent>)> {
     let header = match sharing {
         Sharing::Written => &[],
         Sharing::Frozen | Sharing::Kept => FROZEN,
@@ -83,13 +84,13 @@ fn make_of(
     name: Option<&str>,
     message: &mut Message,
     kept: bool,
-) -> Result<SendRight, BindError> {
+) -> Result<SegmentRight, BindError> {
     if let Some(name) = name {
         names::check(member, name)?;
     }
     let port = bind(member, &PortOptions::unnamed().queue(1).inline_bytes(48))?;
-    let right = port.make_send();
     let at = port.at();
+    let right = SegmentRight::make_counted(at.clone());
     let entry = at.queue().port;
     write_text(&entry.name.words, name.unwrap_or(""));
     let won = match name {
@@ -122,7 +123,7 @@ pub(crate) fn connect(
     member: &Arc<Member>,
     name: &str,
     deadline: Deadline,
-) -> Result<SendRight, ConnectError> {
+) -> Result<SegmentRight, ConnectError> {
     names::wait_for(member, name, deadline, |port, shared| {
         let attached = shared.then(|| Attached::new(member, port))??;
         join(attached).map(|(right, _)| right)
@@ -134,7 +135,7 @@ pub(crate) fn connect(
 ///
 /// A kept segment's bytes may be its keeper's to write until the caller has found that it came in
 /// time, which only those know who told the name.
-pub(crate) fn join_told(member: &Arc<Member>, port: PortName) -> Option<(SendRight, Joined)> {
+pub(crate) fn join_told(member: &Arc<Member>, port: PortName) -> Option<(SegmentRight, Joined)> {
     member.rights().will_change(port);
     let to = Attached::new(member, port)?;
     if !is_segment(to.queue().port, port) {
@@ -145,13 +146,13 @@ pub(crate) fn join_told(member: &Arc<Member>, port: PortName) -> Option<(SendRig
 
 /// Whether this right on a segment is the only one. None of the others may travel in a message: this
 /// does not count those.
-pub(crate) fn is_only(right: &SendRight) -> bool {
+pub(crate) fn is_only(right: &SegmentRight) -> bool {
     let (member, port) = (&right.to.member, right.to.port);
     member.present().is_ok() && held(member, port) == 1
 }
 
 /// This process keeps the segment no more. Before it drops this right on it.
-pub(crate) fn let_go(right: &SendRight) {
+pub(crate) fn let_go(right: &SegmentRight) {
     let member = &right.to.member;
     if member.present().is_ok() {
         rights::let_go(right.to.queue().port, right.to.port, member.space);
@@ -160,8 +161,8 @@ pub(crate) fn let_go(right: &SendRight) {
 }
 
 /// A right out of nothing, unless the segment is being closed.
-fn join(to: Attached) -> Option<(SendRight, Joined)> {
-    let right = SendRight::make_counted(to);
+fn join(to: Attached) -> Option<(SegmentRight, Joined)> {
+    let right = SegmentRight::make_counted(to);
     mark!("segment.joining");
     let joined = joins_in_time(right.to.queue().port, right.to.port)?;
     Some((right, joined))
@@ -225,16 +226,14 @@ pub(super) fn close_unused(member: &Member, port: PortName) {
 }
 
 /// The memory of a segment.
-pub(crate) fn memory(right: &SendRight) -> Option<Memory> {
+pub(crate) fn memory(right: &SegmentRight) -> Option<Memory> {
     memory_of(&right.to.member, right.to.queue())
 }
 
 fn memory_of(member: &Member, queue: &Queue<'_>) -> Option<Memory> {
     // No receiver takes it, so it lies where the queue begins.
     let head = queue.port.receiver.head.load(Ordering::Acquire);
-    let contents = Contents::read(member, &queue.slot(head));
-    Some(Memory {
-        extent: contents.extents.first().copied()?,
-        frozen: contents.is_headed(FROZEN),
-    })
+    let (extent, header) = wire::read_extent(member, &queue.slot(head))?;
+    let frozen = header == FROZEN_WORD;
+    Some(Memory { extent, frozen })
 }

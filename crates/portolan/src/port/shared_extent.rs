@@ -83,3 +83,46 @@ impl AsRef<[u8]> for SharedExtent {
         self
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::{Domain, PortOptions};
+    use portolan_abi::limits::MIN_ROUND;
+    use std::sync::atomic::Ordering;
+
+    /// Between the port and the extent that is shared, an entry is bound 2^23 times: half of all
+    /// generations.
+    #[test]
+    fn a_dead_name_that_is_kept_frees_nothing() {
+        const GENERATIONS: u64 = 1 << (32 + 23);
+        let domain = Domain::private().unwrap();
+        let bind = || domain.bind(PortOptions::unnamed().queue(1)).unwrap();
+        for later in [
+            GENERATIONS - (1 << 32),
+            GENERATIONS,
+            GENERATIONS + (1 << 32),
+        ] {
+            let port = bind();
+            let dead = port.make_send();
+            let index = dead.to.port.index;
+            drop(port);
+            let control = &domain.member().tables().ports[usize::from(index)].control;
+            control.status.fetch_add(later, Ordering::Relaxed);
+            // The entry's turn comes again.
+            for _ in 1..MIN_ROUND {
+                drop(bind());
+            }
+            let mut extent = domain.allocate(4096).unwrap();
+            extent.fill(7);
+            let shared = domain.share_extent(extent).unwrap();
+            assert_eq!(shared.segment.right().to.port.index, index);
+            // Two rights; one goes.
+            drop(shared.clone());
+            let other = domain.allocate(4096).unwrap();
+            assert_ne!(other.as_ptr(), shared.as_ptr(), "it is in use");
+            assert_eq!(domain.survey().unwrap().segments.len(), 1);
+            drop(dead);
+            assert_eq!(shared[0], 7);
+        }
+    }
+}

@@ -138,3 +138,38 @@ fn close_one(member: &Member, index: u16, word: u64) -> bool {
     }
     won
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Domain, Message, PortOptions, SendRight, WhenFull};
+
+    /// Two ports, each one's receive right in the other one's queue.
+    fn cycle(domain: &Domain) -> [SendRight; 2] {
+        let ports = [(); 2].map(|()| domain.bind(PortOptions::unnamed()).unwrap());
+        let rights = [ports[0].make_send(), ports[1].make_send()];
+        for (port, to) in ports.into_iter().zip(rights.iter().rev()) {
+            let mut message = Message::default();
+            message.attach(port).unwrap();
+            to.send(message, WhenFull::Fail).unwrap();
+        }
+        rights
+    }
+
+    #[test]
+    fn what_a_process_beyond_the_domain_may_receive_from_is_not_closed() {
+        let domain = Domain::private().unwrap();
+        let rights = cycle(&domain);
+        for bit in 56..64 {
+            let held = 1 << bit;
+            let index = usize::from(rights[bit % 2].to.port.index);
+            let word = &domain.member().tables().ports[index].control.status;
+            word.fetch_or(held, Ordering::SeqCst);
+            assert!(!close(domain.member()), "bit {bit}");
+            word.fetch_and(!held, Ordering::SeqCst);
+        }
+        assert!(rights.iter().all(SendRight::is_live));
+        assert!(close(domain.member()), "nobody can receive from them");
+        assert!(!rights.iter().any(SendRight::is_live));
+    }
+}

@@ -299,6 +299,26 @@ pub(super) fn hold(member: &Member, d: &Descriptor) {
     }
 }
 
+/// The extent of a message that has nothing but that and a header of a word at most, and the
+/// header; `None` for any other message.
+#[inline]
+pub(super) fn read_extent(member: &Member, slot: &Slot<'_>) -> Option<(Descriptor, u64)> {
+    let meta = Meta::read_plain(slot.meta())?;
+    if meta.reply || meta.extents != 1 || meta.header > size_of::<u64>() {
+        return None;
+    }
+    let mut words = [0; 3];
+    slot.read(0, &mut words);
+    let [page, len, header] = words;
+    // Bytes past the header's end are not shown.
+    let shown = match meta.header {
+        8 => u64::MAX,
+        fewer => (1 << (8 * fewer)) - 1,
+    };
+    let header = header & shown;
+    Some((sound(member, [page, len])?, header))
+}
+
 fn word_of(bytes: &[u8]) -> u64 {
     let mut word = [0; 8];
     word[..bytes.len()].copy_from_slice(bytes);
@@ -428,11 +448,6 @@ impl Contents {
             slot.read(usize::from(meta.reply), &mut word);
             word[0]
         })
-    }
-
-    /// Whether it has this header, in the slot itself.
-    pub(super) fn is_headed(&self, header: &[u8]) -> bool {
-        matches!(&self.header, HeaderWords::Inline(bytes) if bytes == header)
     }
 
     /// Every extent that travels, the header's included.

@@ -10,6 +10,13 @@ use crate::{Access, Deadline, Message, PendingReply, Refused, RequestError, Send
 #[derive(Debug)]
 pub struct Answer(pub(super) SendOnceRight);
 
+impl From<SendOnceRight> for Answer {
+    /// A send-once right is used as a request is answered.
+    fn from(right: SendOnceRight) -> Self {
+        Self(right)
+    }
+}
+
 /// What became of a request.
 #[derive(Debug)]
 #[must_use = "the client waits for it"]

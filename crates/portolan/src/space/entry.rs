@@ -43,14 +43,14 @@ pub(crate) fn owner(entry: &SpaceEntry) -> Owner {
     }
 }
 
-/// Whether the process of a space that had not left is dead, and the host has not said so.
+/// Whether the process of a space that had not left is dead, whatever the host has noted of it by now.
 pub(crate) fn has_died(member: &Member, space: u8) -> bool {
     let Some(entry) = member.tables().spaces.get(usize::from(space)) else {
         return false;
     };
-    let was = status(entry);
-    // The same space still, so that the process is its own.
-    matches!(owner(entry), Owner::Dead) && status(entry) == was
+    let was = status(entry).incarnation;
+    // The same space still, so that the process is its own. The host may note the death meanwhile.
+    matches!(owner(entry), Owner::Dead) && status(entry).incarnation == was
 }
 
 /// Whether no process has the id that an entry names, as far as we can tell.

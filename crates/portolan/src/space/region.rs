@@ -32,6 +32,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub(crate) struct Region {
     ground: Ground,
     fd: Descriptor,
+    reservation: Descriptor,
 }
 
 /// A mapped region, kept mapped for as long as any clone of this lives.
@@ -160,8 +161,14 @@ fn write_at(file: &OwnedFd, offset: u64, bytes: &[u8]) -> io::Result<()> {
 }
 
 impl Region {
-    /// Takes a mapped region's tables into use. The mapping is as long as `geometry.len`.
-    pub(crate) fn new(fd: OwnedFd, mapping: Mapping, geometry: Geometry) -> Self {
+    /// Takes a mapped region's tables into use. The mapping is as long as `geometry.len`;
+    /// `reservation` is the socket whose name keeps its addresses free of other domains.
+    pub(crate) fn new(
+        fd: OwnedFd,
+        mapping: Mapping,
+        geometry: Geometry,
+        reservation: OwnedFd,
+    ) -> Self {
         assert!(
             mapping.len() as u64 >= geometry.len,
             "the mapping was made for this geometry"
@@ -181,6 +188,7 @@ impl Region {
         Self {
             ground,
             fd: Descriptor::new(fd),
+            reservation: Descriptor::new(reservation),
         }
     }
 
@@ -206,6 +214,11 @@ impl Region {
     /// The file.
     pub(crate) fn fd(&self) -> &OwnedFd {
         &self.fd
+    }
+
+    /// The socket that reserves the region's addresses.
+    pub(crate) fn reservation(&self) -> &OwnedFd {
+        &self.reservation
     }
 
     /// Address of the region in every member.

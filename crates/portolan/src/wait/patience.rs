@@ -14,6 +14,9 @@
 //! - **P3** A thread that notices that it slept much shorter than before tries at once: the other
 //!   side looks.
 //! - **P4** Tries become rare while they bring nothing but what sleeping brings.
+//! - **P5** After a try that failed, P3 is off until P1 tries again. Otherwise two threads of one
+//!   processor would try for ever: while one looks in vain the other one sleeps longer, and its next
+//!   sleep, shorter again, would be taken for the sign of P3.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -64,6 +67,8 @@ pub(crate) struct Patience {
     hold: Duration,
     /// This is a try.
     tries: bool,
+    /// Waits until a shorter sleep makes it try again (P5).
+    ignores: u32,
 }
 
 impl Default for Patience {
@@ -76,6 +81,7 @@ impl Default for Patience {
             held: 0,
             hold: Duration::ZERO,
             tries: false,
+            ignores: 0,
         }
     }
 }
@@ -97,6 +103,7 @@ impl Patience {
 
     /// How long to look this time.
     fn look_for(&mut self) -> Duration {
+        self.ignores = self.ignores.saturating_sub(1);
         if self.held > 0 {
             self.held -= 1;
             return self.hold.max(self.time);
@@ -163,8 +170,10 @@ impl Patience {
         if core::mem::take(&mut self.tries) {
             self.every = (2 * self.every).min(EVERY.1);
             self.until = self.every;
+            // P5.
+            self.ignores = self.every;
         }
-        if took * 4 < self.slept * 3 {
+        if took * 4 < self.slept * 3 && self.ignores == 0 {
             // P3.
             self.until = 0;
         }
@@ -334,6 +343,21 @@ mod tests {
     }
 
     #[test]
+    fn two_that_have_tried_in_vain_for_long_find_out_of_it() {
+        // They shared a processor, and have one each now.
+        for wake in [5, 22, 100].map(Duration::from_micros) {
+            let both = 2 * wake + ANSWER;
+            let [mut a, mut b] = [100, 900].map(|until| asleep(until, both));
+            for side in [&mut a, &mut b] {
+                side.patience.every = EVERY.1;
+                side.patience.ignores = side.patience.until;
+            }
+            let calls = calls_until_awake(&mut a, &mut b, wake, 10_000);
+            assert!(calls.is_some_and(|c| c < 3_000), "{wake:?}: {calls:?}");
+        }
+    }
+
+    #[test]
     fn an_interruption_does_not_put_them_to_sleep_for_good() {
         let wake = Duration::from_micros(22);
         let (mut a, mut b) = (asleep(0, 2 * wake), asleep(3, 2 * wake));
@@ -346,6 +370,29 @@ mod tests {
             }
             let calls = calls_until_awake(&mut a, &mut b, wake, 400);
             assert!(calls.is_some_and(|c| c < 100), "{interrupted}: {calls:?}");
+        }
+    }
+
+    #[test]
+    fn two_of_one_processor_hardly_look() {
+        for switch in [1, 3, 10].map(Duration::from_micros) {
+            for phases in 0..EVERY.0 * EVERY.0 {
+                let mut a = asleep(phases % EVERY.0, switch).patience;
+                let mut b = asleep(phases / EVERY.0, switch).patience;
+                let mut looked = Duration::ZERO;
+                let calls = 20_000;
+                let mut last = Duration::ZERO;
+                for _ in 0..calls {
+                    // Each looks in vain, because the other one runs only when it sleeps.
+                    let first = a.look_for();
+                    b.came_asleep(last > Duration::ZERO, last + first + ANSWER + switch);
+                    last = b.look_for();
+                    a.came_asleep(first > Duration::ZERO, first + last + ANSWER + switch);
+                    looked += first + last;
+                }
+                let each = looked / calls;
+                assert!(each < switch / 4, "{switch:?}, {phases}: {each:?} a call");
+            }
         }
     }
 

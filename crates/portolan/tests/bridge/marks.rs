@@ -232,7 +232,7 @@ fn a_follower_dies_at_every_step() {
         "bridge.asked",
         "bridge.connected",
         "bridge.followed",
-        "bridge.delivered",
+        "bridge.written",
         "bridge.skipped",
         "byte_ring.read",
     ] {

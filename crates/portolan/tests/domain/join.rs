@@ -2,6 +2,9 @@
 
 use crate::child::{Child, unique, until};
 use portolan::{Domain, JoinError, LeaveError};
+use portolan_abi::hello::range_name;
+use portolan_abi::region::Geometry;
+use portolan_sys::process::user;
 
 fn in_proc(what: &str, name: &str) -> bool {
     std::fs::read_to_string(what).unwrap().contains(name)
@@ -44,6 +47,36 @@ fn messages_cross_between_processes() {
     assert_eq!(sender.ask("connect inbox"), "done");
     assert_eq!(sender.ask("send 10000"), "done");
     assert_eq!(receiver.ask("receive"), "10000 bytes");
+}
+
+/// The addresses that chance gives a domain of this process's user.
+fn by_chance(name: &str) -> std::ops::Range<u64> {
+    // The size that a domain has if nobody asks for another.
+    let geometry = Geometry::new(16 << 30).unwrap();
+    geometry.range(geometry.base(user(), name.as_bytes(), 0))
+}
+
+#[test]
+fn domains_of_one_machine_do_not_overlap_so_a_process_can_join_them_all() {
+    let first = unique("beside");
+    let range = by_chance(&first);
+    let second = (0..100_000)
+        .map(|number| format!("{first}-{number}"))
+        .find(|name| by_chance(name).contains(&range.start))
+        .expect("one in 500 names lies there");
+    let mut creator = Child::joined(&first);
+    let joined = Domain::join(&first).unwrap();
+    let reserved = || in_proc("/proc/net/unix", &range_name(&range));
+    // Not if another domain of this machine was there before.
+    let was_reserved = reserved();
+    // Every member keeps the reservation, not the creator alone.
+    creator.kill();
+    let mut other = Child::joined(&second);
+    let both = Domain::join(&second).unwrap();
+    assert_eq!(reserved(), was_reserved);
+    drop((joined, both));
+    assert_eq!(other.ask("leave"), "Ok(())");
+    until("the addresses are free", || !was_reserved || !reserved());
 }
 
 #[test]

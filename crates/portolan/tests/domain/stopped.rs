@@ -331,14 +331,15 @@ fn a_deadline_bounds_a_join() {
     });
     std::thread::sleep(Duration::from_millis(100));
     let began = Instant::now();
-    let waited = Duration::from_millis(1500);
+    let waited = Duration::from_millis(300);
     let joined = Domain::builder(&name).deadline(waited).join();
     assert!(
         matches!(joined, Err(JoinError::TimedOut { waited: w, .. }) if w == waited),
         "{joined:?}"
     );
     let took = began.elapsed();
-    assert!(took >= waited && took < waited * 4, "{took:?}");
+    // Less than what a join without a deadline waits for a host that does not answer.
+    assert!(took >= waited && took < Duration::from_secs(4), "{took:?}");
     host.resume();
     assert_eq!(longer.join().unwrap().unwrap().space(), 2);
 }

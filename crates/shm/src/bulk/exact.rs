@@ -158,9 +158,14 @@ mod tests {
 
     #[test]
     fn just_these_bytes_change() {
+        // Miri is slow, and what it looks for is at the ends of words.
+        let (offsets, short, step) = if cfg!(miri) { (10, 18, 3) } else { (17, 40, 1) };
         for write in [store as Way, by_words] {
-            for offset in 0..17 {
-                for len in (0..40).chain([254, 255, 256, 257, 300, 511]) {
+            for offset in (0..offsets).step_by(step) {
+                for len in (0..short)
+                    .chain([254, 255, 256, 257, 300, 511])
+                    .step_by(step)
+                {
                     let words: Vec<_> = (0..70).map(|_| AtomicU64::new(u64::MAX)).collect();
                     let bytes: Vec<u8> = (0..251).cycle().take(len).collect();
                     write(&words, offset, &bytes);

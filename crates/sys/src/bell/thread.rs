@@ -112,8 +112,7 @@ impl Helper {
         }
         // Under the lock, as an order that fires does: that is told of afterwards.
         let order = self.shared.lock();
-        self.shared.fired.drain()?;
-        let woken = self.words.take_woken();
+        let woken = self.words.take_woken()?;
         if matches!(*order, Order::Fired) {
             self.shared.fired.notify()?;
         }

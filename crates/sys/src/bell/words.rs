@@ -101,11 +101,17 @@ impl Words {
         threads.any(|sleeper| !sleeper.shared.lock().woken.is_empty())
     }
 
-    pub(super) fn take_woken(&self) -> Vec<u32> {
-        let threads = self.threads.iter();
-        threads
-            .flat_map(|sleeper| std::mem::take(&mut sleeper.shared.lock().woken))
-            .collect()
+    /// Takes the keys of all words that have fired; the descriptor is readable for none of them any more.
+    ///
+    /// Each thread notes its words and makes the descriptor readable under its own lock. Under all of
+    /// them nothing is noted between the drain of the descriptor and the taking.
+    pub(super) fn take_woken(&self) -> io::Result<Vec<u32>> {
+        let mut states: Vec<_> = self.threads.iter().map(|it| it.shared.lock()).collect();
+        self.fired.drain()?;
+        let woken = states
+            .iter_mut()
+            .map(|state| std::mem::take(&mut state.woken));
+        Ok(woken.flatten().collect())
     }
 }
 

@@ -37,11 +37,35 @@ pub fn cpus_allowed() -> Vec<usize> {
 ///
 /// `EINVAL`: no such processor, or not allowed.
 pub fn pin(cpu: usize) -> io::Result<()> {
-    if cpu >= CpuSet::MAX_CPU {
-        return Err(Errno::INVAL.into());
-    }
+    keep_on(&[cpu])
+}
+
+/// Keeps the calling thread, and threads and processes that it makes, on these processors: one that
+/// was pinned may run on others again.
+///
+/// # Errors
+///
+/// `EINVAL`: no such processor, or none of them is allowed.
+///
+/// # Examples
+///
+/// ```
+/// use portolan_sys::machine;
+///
+/// let all = machine::cpus_allowed();
+/// machine::pin(all[0])?;
+/// machine::keep_on(&all)?;
+/// assert_eq!(machine::cpus_allowed(), all);
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub fn keep_on(cpus: &[usize]) -> io::Result<()> {
     let mut set = CpuSet::new();
-    set.set(cpu);
+    for &cpu in cpus {
+        if cpu >= CpuSet::MAX_CPU {
+            return Err(Errno::INVAL.into());
+        }
+        set.set(cpu);
+    }
     Ok(sched_setaffinity(None, &set)?)
 }
 

@@ -38,9 +38,43 @@ const SHORTEST_TIMEOUT: Duration = Duration::from_micros(1);
 /// # Ok::<(), socket::SocketError>(())
 /// ```
 pub fn listen(address: &Address, backlog: u32) -> Result<OwnedFd, SocketError> {
-    let encoded = address.encode()?;
-    let socket = new_socket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
-    bind(&socket, &encoded).map_err(|errno| match errno {
+    let socket = unbound()?;
+    reserve(&socket, address)?;
+    let backlog = i32::try_from(backlog).unwrap_or(i32::MAX);
+    rustix::net::listen(&socket, backlog)
+        .map_err(|errno| SocketError::new("cannot listen on a socket", errno))?;
+    Ok(socket)
+}
+
+/// A socket that has no name yet.
+///
+/// # Errors
+///
+/// [`SocketError`]: no descriptor, above all.
+pub fn unbound() -> Result<OwnedFd, SocketError> {
+    new_socket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
+}
+
+/// Gives `socket` the name `address`, without listening there: no other socket has it until
+/// the last copy of this one is closed.
+///
+/// # Errors
+///
+/// [`SocketError::AddressInUse`], above all.
+///
+/// # Examples
+///
+/// ```
+/// use portolan_sys::socket::{self, Address, SocketError};
+/// let address = Address::Abstract(format!("example-reserved-{}", std::process::id()).into());
+/// let (socket, other) = (socket::unbound()?, socket::unbound()?);
+/// socket::reserve(&socket, &address)?;
+/// let taken = socket::reserve(&other, &address);
+/// assert!(matches!(taken, Err(SocketError::AddressInUse { .. })));
+/// # Ok::<(), SocketError>(())
+/// ```
+pub fn reserve(socket: impl AsFd, address: &Address) -> Result<(), SocketError> {
+    bind(socket, &address.encode()?).map_err(|errno| match errno {
         Errno::ADDRINUSE => SocketError::AddressInUse {
             address: address.clone(),
         },
@@ -48,11 +82,7 @@ pub fn listen(address: &Address, backlog: u32) -> Result<OwnedFd, SocketError> {
             address: address.clone(),
         },
         other => SocketError::new("cannot bind a socket", other),
-    })?;
-    let backlog = i32::try_from(backlog).unwrap_or(i32::MAX);
-    rustix::net::listen(&socket, backlog)
-        .map_err(|errno| SocketError::new("cannot listen on a socket", errno))?;
-    Ok(socket)
+    })
 }
 
 /// Connects to a listener at `address`; waits as long as its backlog is full.

@@ -8,15 +8,17 @@ mod address;
 mod connect;
 mod error;
 mod message;
+mod names;
 mod peer;
 
 pub use address::Address;
-pub use connect::{accept, accept_by, connect, connect_by, listen, try_accept};
+pub use connect::{accept, accept_by, connect, connect_by, listen, reserve, try_accept, unbound};
 pub use error::SocketError;
 pub use message::{
     MAX_DESCRIPTORS, Received, close_entrance, pair, receive, receive_by, send, send_by,
     try_receive,
 };
+pub use names::{abstract_names, bound_paths};
 pub use peer::{
     Holder, Occupant, Peer, accept_descriptors, holder, occupant, peer, refuse_descriptors,
 };

@@ -234,7 +234,7 @@ pub fn holder(address: &Address) -> Option<Holder> {
 ///
 /// The process is found as by [`holder`].
 pub fn occupant(address: &Address) -> Option<Occupant> {
-    let table = std::fs::read("/proc/self/net/unix").ok()?;
+    let table = std::fs::read("/proc/thread-self/net/unix").ok()?;
     let (inode, listens) = bound_inode(&table, address)?;
     let wanted = format!("socket:[{inode}]");
     let mut pids: Vec<u32> = std::fs::read_dir("/proc")

@@ -134,6 +134,20 @@ impl<'a> Source<'a> {
         }
     }
 
+    /// Its first `bytes`; all of it if it has fewer.
+    ///
+    /// ```
+    /// use portolan_sys::stream::Source;
+    /// let source = Source::from(b"hello".as_slice());
+    /// assert_eq!((source.first(4).len(), source.first(9).len()), (4, 5));
+    /// ```
+    #[must_use]
+    pub fn first(self, bytes: usize) -> Self {
+        let mut raw = self.raw;
+        raw.iov_len = raw.iov_len.min(bytes);
+        Self { raw, ..self }
+    }
+
     /// Copies its first bytes, as many as fit; how many.
     pub fn copy_to(&self, into: &mut [u8]) -> usize {
         let from = self.raw.iov_base.cast::<u8>();

@@ -56,9 +56,10 @@ pub struct Reader {
     draft: Draft,
     /// Writers that had left when we last looked.
     left: u32,
-    /// It takes parcels: it is told of a writer that left also when the next one is there
-    /// already, and has its entry until it leaves.
+    /// It takes parcels: it has its entry until it leaves.
     for_parcels: bool,
+    /// It is told of a writer that left also when the next one is there already.
+    tells_each: bool,
     /// Where one of many writers is in the way, and how often we looked.
     stuck: (u64, u32),
     /// Nothing will come any more.
@@ -144,6 +145,7 @@ impl Reader {
             reading,
             left,
             for_parcels: false,
+            tells_each: false,
             stuck: (0, 0),
             over: None,
             patience: Patience::default(),
@@ -325,6 +327,17 @@ impl Reader {
     /// entry only when told to.
     pub(super) fn serve_parcels(&mut self) {
         self.for_parcels = true;
+        self.tell_of_each_writer();
+    }
+
+    /// Tells of every writer that leaves, also if another one came at once.
+    pub(super) fn tell_of_each_writer(&mut self) {
+        self.tells_each = true;
+    }
+
+    /// Tells of a writer that left before it was bound, too: of a channel that was made lately.
+    pub(super) fn tell_of_earlier_writers(&mut self) {
+        self.left = 0;
     }
 
     /// Reads no more; the channel again.

@@ -119,7 +119,7 @@ impl Reader {
 
     pub(super) fn has_lost_writer(&self) -> bool {
         let writer = self.ring.channel().writer();
-        writer.left != self.left && (writer.space == 0 || self.for_parcels)
+        writer.left != self.left && (writer.space == 0 || self.tells_each)
     }
 
     /// From now on it is raised in a wait set, whose place `link` names, or for none (0).

@@ -40,7 +40,7 @@ pub use plain::{Plain, fields};
 /// `#[repr(transparent)]`, or an enum with `#[repr(u8)]` or another number.
 pub use portolan_derive::Payload;
 pub use publisher::{Loan, Publisher};
-pub use sample::Sample;
+pub use sample::{PublisherGone, Sample};
 pub use structure::StructureLoan;
 pub use subscriber::Subscriber;
 

@@ -22,6 +22,21 @@ pub struct Sample<T: ?Sized> {
     missed: u64,
 }
 
+/// A publisher left, or died. What it had published was received, or was missed and is counted.
+///
+/// If the next publisher has taken its place already, samples of that one may have come before, and
+/// one notice may stand for several publishers that went between two calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PublisherGone {
+    /// Which one. The next publisher that comes has this number again, if it is free.
+    pub publisher: u8,
+    /// The position at which the samples of this number go on.
+    pub next: u64,
+    /// Samples that were missed since the last one that was received: overwritten before they were
+    /// read, left unfinished at the death, or long ones whose memory went with their publisher.
+    pub missed: u64,
+}
+
 /// Room for a short sample.
 pub(super) type Few = [u128; 4];
 

@@ -218,12 +218,14 @@ pub(super) fn structure_of(message: &[u8], member: &Arc<Member>) -> Option<Vec<S
 
 /// A buffer that no other space has a right on, nor can make one that counts (B1).
 pub(super) struct Buffer {
-    kept: Kept,
+    // Boxed: it goes from hand to hand with each sample.
+    kept: Box<Kept>,
 }
 
 impl Buffer {
     fn make(domain: &Domain, len: usize) -> Result<Self, BindError> {
-        Kept::make(domain, len).map(|kept| Self { kept })
+        let kept = Box::new(Kept::make(domain, len)?);
+        Ok(Self { kept })
     }
 
     /// What tells of a sample in its first `len` bytes.
@@ -243,7 +245,7 @@ impl Buffer {
 
 /// A buffer that a sample may lie in.
 struct Told {
-    kept: Kept,
+    kept: Box<Kept>,
     /// The position of the unit that names it; none, once what it says was taken back.
     at: Option<u64>,
 }

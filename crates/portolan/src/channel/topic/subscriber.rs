@@ -4,7 +4,10 @@ use super::payload::Payload;
 use super::plain::{Held, NotHeld};
 use super::sample::Few;
 use super::store::{Form, SampleReference};
-use super::{NotASample, RendezvousChannel, Sample, SubscribeError, TopicError, check, form_of};
+use super::{
+    NotASample, PublisherGone, RendezvousChannel, Sample, SubscribeError, TopicError, check,
+    form_of,
+};
 use crate::channel::{ReadError, Reader, ReaderOptions, Since};
 use crate::space::Member;
 use crate::space::record::About;
@@ -58,6 +61,8 @@ pub struct Subscriber<T: ?Sized> {
     garbled: Vec<PortName>,
     /// Whose turn it is.
     next: usize,
+    /// Publishers that have gone are told of ([`Self::take_gone`]).
+    tells_gone: bool,
     of: PhantomData<fn(&T)>,
 }
 
@@ -67,6 +72,8 @@ struct Source {
     token: Token<Reader>,
     form: Form,
     missed: u64,
+    /// A publisher has gone, all of whose samples were read.
+    gone: bool,
 }
 
 impl<T: Payload + ?Sized> Subscriber<T> {
@@ -90,6 +97,7 @@ impl<T: Payload + ?Sized> Subscriber<T> {
             refused: Vec::new(),
             garbled: Vec::new(),
             next: 0,
+            tells_gone: false,
             of: PhantomData,
         };
         subscriber.follow(history)?;
@@ -202,7 +210,7 @@ impl<T: Payload + ?Sized> Subscriber<T> {
                 return Ok(sample);
             }
             let came = self.greet()?;
-            if over {
+            if over || self.has_gone() {
                 return Err(SubscribeError::TimedOut);
             }
             over = deadline.has_passed();
@@ -252,9 +260,57 @@ impl<T: Payload + ?Sized> Subscriber<T> {
                 Err(SubscribeError::TimedOut) => {}
                 other => return other,
             }
-            // Names what it sleeps for; the next look takes it.
-            let _ = self.set.wait_async().await?;
+            self.something().await?;
         }
+    }
+
+    /// Waits until the next look may find something.
+    #[cfg(feature = "tokio")]
+    pub(crate) async fn something(&mut self) -> Result<(), SubscribeError> {
+        // Names what it sleeps for; the next look takes it.
+        let _ = self.set.wait_async().await?;
+        Ok(())
+    }
+
+    /// From now on it remembers publishers that have gone, until [`Self::take_gone`]. A receive that
+    /// waits ends as if its deadline had passed when one goes.
+    pub(crate) fn tell_of_gone(&mut self) {
+        self.tells_gone = true;
+        for source in &self.sources {
+            if let Some(reader) = self.set.get_mut(source.token) {
+                reader.tell_of_each_writer();
+            }
+        }
+    }
+
+    /// Whether a publisher has gone that was not taken note of.
+    #[inline]
+    pub(crate) fn has_gone(&self) -> bool {
+        self.tells_gone && self.sources.iter().any(|source| source.gone)
+    }
+
+    /// A publisher that has gone, told of once.
+    #[inline]
+    pub(crate) fn take_gone(&mut self) -> Option<PublisherGone> {
+        if !self.has_gone() {
+            return None;
+        }
+        let source = self.sources.iter_mut().find(|source| source.gone)?;
+        source.gone = false;
+        Some(PublisherGone {
+            publisher: source.publisher,
+            next: self.set.get(source.token).map_or(0, Reader::position),
+            missed: std::mem::take(&mut source.missed),
+        })
+    }
+
+    /// How many publishers there are now.
+    pub(crate) fn live_publishers(&self) -> usize {
+        let readers = self.sources.iter().map(|source| self.set.get(source.token));
+        readers
+            .flatten()
+            .filter(|reader| reader.has_writer())
+            .count()
     }
 
     /// How many have published so far, and may again.
@@ -376,16 +432,20 @@ impl<T: Payload + ?Sized> Subscriber<T> {
         }
         check::<T>(&self.topic, &channel, 0)?;
         let since = ReaderOptions::default().since(Since::Last(history));
-        let token = self
-            .set
-            .add(channel.bind_reader(since)?)
-            .map_err(|refused| refused.why)?;
+        let mut reader = channel.bind_reader(since)?;
+        if self.tells_gone {
+            reader.tell_of_each_writer();
+            // The channel is younger than the subscription, which would have followed it.
+            reader.tell_of_earlier_writers();
+        }
+        let token = self.set.add(reader).map_err(|refused| refused.why)?;
         self.sources.push(Source {
             publisher,
             channel: port,
             token,
             form: form_of::<T>(&channel),
             missed: 0,
+            gone: false,
         });
         Ok(())
     }
@@ -474,7 +534,7 @@ fn next_of<T: Payload + ?Sized>(
             Err(ReadError::Missed(range)) => source.missed += range.units(),
             Err(ReadError::TimedOut) => return Ok(None),
             // The next one to publish here goes on.
-            Err(ReadError::WriterGone) => {}
+            Err(ReadError::WriterGone) => source.gone = true,
             Err(why) => return Err(Amiss::Read(why)),
         }
     }

@@ -84,13 +84,15 @@ fn a_private_domain_asks_for_tokens_and_names() {
         long(),
     );
     assert!(matches!(twice, Err(OfferError::NameTaken)));
-    let bad = offer(
-        domain.member(),
-        OfferKind::Port,
-        "",
-        &Permissions::nobody(),
-        queue,
-        long(),
-    );
-    assert!(matches!(bad, Err(OfferError::BadName)));
+    for name in ["", "a@node"] {
+        let bad = offer(
+            domain.member(),
+            OfferKind::Port,
+            name,
+            &Permissions::nobody(),
+            queue.clone(),
+            long(),
+        );
+        assert!(matches!(bad, Err(OfferError::BadName)), "{name:?}");
+    }
 }

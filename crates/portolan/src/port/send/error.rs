@@ -1,5 +1,6 @@
 //! Says what a send does when the queue is full, and why a message was not sent.
 
+use crate::port::ConnectError;
 use crate::{AllocateError, Deadline, Disowned, NoDescriptor};
 use portolan_shm::owner::OwnerError;
 use std::time::Instant;
@@ -65,7 +66,7 @@ pub enum SendError {
     /// The caller's: the message holds something that means this machine's memory, and the port is
     /// on another node.
     #[error(
-        "{what} cannot leave this machine, and the port is on another node: send its bytes, or a channel or a shared extent in its place"
+        "{what} cannot leave this machine, and the port is on another node: send its bytes, or a send right, a channel or a shared extent in its place"
     )]
     StaysHere {
         /// What the message holds.
@@ -122,6 +123,10 @@ pub enum SendError {
     /// No page for a long header, for many extents, or for the copy that the port wants.
     #[error(transparent)]
     Allocate(#[from] AllocateError),
+    /// No port had the name to which a [`ReconnectingSender`](crate::reconnect::ReconnectingSender)
+    /// sends: see [`ConnectError`].
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
     /// See [`Disowned`].
     #[error(transparent)]
     Disowned(#[from] Disowned),

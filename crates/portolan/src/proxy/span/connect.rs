@@ -1,5 +1,7 @@
 //! Finds a port by its name: in the domain, and where there is none, through its node.
 
+#[cfg(feature = "tokio")]
+use crate::NoDescriptor;
 use crate::port::{
     ConnectError, from_monotonic_nanos, look_for_port, name_changes, node_of, taken_name,
 };
@@ -77,6 +79,58 @@ impl Domain {
                 .again
                 .map_or(deadline, |again| deadline.min(again.into()));
             let _ = futex::wait(changes, seen, until.instant());
+        }
+    }
+}
+
+#[cfg(feature = "tokio")]
+impl Domain {
+    /// As [`Domain::connect`], without blocking the thread. A future that is dropped has done
+    /// nothing.
+    ///
+    /// # Errors
+    ///
+    /// As [`Domain::connect`], but not because a deadline has passed: for one, put the future into
+    /// `tokio::time::timeout`.
+    ///
+    /// # Panics
+    ///
+    /// As [`ReceiveRight::receive_async`](crate::ReceiveRight::receive_async).
+    ///
+    /// ```
+    /// use portolan::{Domain, PortOptions};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let domain = Domain::private()?;
+    /// let others = domain.clone();
+    /// let binder = tokio::spawn(async move { others.bind(PortOptions::named("frames")) });
+    /// let right = domain.connect_async("frames").await?;
+    /// assert!(right.is_live());
+    /// # drop(binder.await??);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn connect_async(&self, name: &str) -> Result<SendRight, ConnectError> {
+        let member = self.member();
+        let mut search = Search::of(member, name)?;
+        let mut bell = None;
+        member.present()?;
+        member.host_connection.connected()?;
+        let changes = name_changes(member);
+        loop {
+            ::tokio::task::coop::consume_budget().await;
+            // As in `connect`.
+            let seen = changes.load(Ordering::Acquire);
+            if let Some(right) = search.look_here() {
+                return Ok(right);
+            }
+            if let Some(right) = search.ask(Deadline::NEVER)? {
+                return Ok(right);
+            }
+            let bell = crate::wait::Bell::of(&mut bell).map_err(NoDescriptor::from)?;
+            bell.arm_until(changes, seen, search.again)
+                .map_err(NoDescriptor::from)?;
+            bell.fired().await.map_err(NoDescriptor::from)?;
         }
     }
 }

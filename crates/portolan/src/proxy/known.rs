@@ -1,0 +1,76 @@
+//! Ports that a node knows, and has no right on.
+
+use super::SpannedPort;
+use crate::SendRight;
+use crate::space::region::Attached;
+use portolan_abi::port::event;
+use portolan_shm::atomic::Ordering;
+
+/// A port of a domain that is remembered: nobody counts it as a right, and as long as the port lives a
+/// right on it can be made.
+///
+/// ```
+/// use portolan::proxy::KnownPort;
+/// use portolan::{Domain, PortOptions};
+/// let domain = Domain::private()?;
+/// let port = domain.bind(PortOptions::unnamed())?;
+/// let right = port.make_send();
+/// let known = KnownPort::of(&right);
+/// assert_eq!(known.number(), KnownPort::of(&right.clone()).number());
+/// drop(right);
+/// assert_eq!(port.senders(), 0);
+/// assert!(known.right().is_some_and(|right| right.is_live()));
+/// assert!(!known.wants_no_more_senders());
+/// drop(port);
+/// assert!(known.right().is_none());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct KnownPort(Attached);
+
+impl KnownPort {
+    /// The port that a right leads to.
+    pub fn of(right: &SendRight) -> Self {
+        Self(right.to.clone())
+    }
+
+    /// Its number in its domain: no other port there, of now or of later, has the same.
+    pub fn number(&self) -> u64 {
+        u64::from(self.0.port.generation) << 16 | u64::from(self.0.port.index)
+    }
+
+    /// A right on it, if it lives.
+    pub fn right(&self) -> Option<SendRight> {
+        SendRight::make(self.0.clone())
+    }
+
+    /// Whether its receiver has asked to be told when no sender is left
+    /// ([`ReceiveRight::request_no_more_senders`](crate::ReceiveRight::request_no_more_senders)), and
+    /// was not told since.
+    pub fn wants_no_more_senders(&self) -> bool {
+        let Some(right) = self.right() else {
+            return false;
+        };
+        // Of this very port, because a right on it is there.
+        let wanted = right.to.queue().port.sleep.wanted.load(Ordering::SeqCst);
+        wanted & event::NO_MORE_SENDERS != 0
+    }
+}
+
+impl SpannedPort {
+    /// The port that a right leads to, as it is let out with a message.
+    pub fn of(right: SendRight) -> Self {
+        let synchronous = right.status().synchronous;
+        let slots = right.to.queue().slots();
+        Self {
+            right,
+            synchronous,
+            slots,
+        }
+    }
+}
+
+impl std::fmt::Debug for KnownPort {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("KnownPort").field(&self.0.port).finish()
+    }
+}
