@@ -30,8 +30,9 @@ use std::time::{Duration, Instant};
 const MARK: i32 = libc::SIGURG;
 /// How a stop at a system call tells itself from a step.
 const CALL: i32 = libc::SIGTRAP | 0x80;
-/// How long a thread may take to its next stop.
+/// How long a thread may take to its next stop, or to so many steps.
 const PATIENCE: Duration = Duration::from_secs(20);
+const MANY: u64 = 1 << 16;
 
 /// Tells a [`Stepper`] of the calling thread that a count begins or ends here; does nothing else.
 #[inline(never)]
@@ -133,7 +134,12 @@ impl Stepper {
             let mut count = 0_u64;
             loop {
                 match own.step()? {
-                    Stop::Step => count += 1,
+                    Stop::Step => {
+                        count += 1;
+                        if count.is_multiple_of(MANY) {
+                            own.guard.until(Some(Instant::now() + PATIENCE));
+                        }
+                    }
                     Stop::Mark => return Ok(count),
                     Stop::Turn | Stop::Call | Stop::Other => {}
                 }

@@ -58,6 +58,7 @@ pub(crate) enum Command {
     Leave,
     Status(StatusArgs),
     Lab(LabArgs),
+    Man(ManArgs),
 }
 
 /// Run the node until it is asked to end.
@@ -231,6 +232,25 @@ pub(crate) struct LabArgs {
     /// The command
     #[arg(last = true, required = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
+}
+
+/// Print a manual page, of this command or of one of its subcommands
+///
+/// A page is roff, as `man` reads it.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = concat!(
+        "Example:\n  portolan node man | man -l -\n  portolan node man up | man -l -",
+        exit_codes!()
+    )
+)]
+pub(crate) struct ManArgs {
+    /// Whose page, such as `up` (default: the whole command's)
+    #[arg(value_name = "COMMAND", conflicts_with = "output")]
+    pub(crate) of: Option<String>,
+    /// Write the pages of all commands into this directory, each as portolan-node-COMMAND.1
+    #[arg(long, short, value_name = "DIR")]
+    pub(crate) output: Option<PathBuf>,
 }
 
 impl LabArgs {

@@ -26,6 +26,7 @@ use crate::args::{
     Args, AuthorityArgs, Command, ForgetArgs, InitArgs, InviteArgs, JoinArgs, NewArgs, SpanArgs,
     StatusArgs, UnspanArgs,
 };
+use crate::pages;
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let path = match &args.state {
@@ -61,6 +62,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         Command::Leave => up::ask(&state, Ask::Leave).map(|_| ()),
         Command::Status(args) => status(&state, args),
         Command::Lab(args) => lab::run(&args.plan()),
+        Command::Man(args) => pages::man(args),
     }
 }
 
@@ -139,8 +141,9 @@ fn invite(state: &State, args: &InviteArgs, now: Moment) -> Result<()> {
 /// Where others reach this node, if it says nothing else.
 fn reachable(state: &State, config: &Config) -> Result<String> {
     // The port that the kernel has chosen, where it was to.
-    let listens = match up::ask(state, Ask::Status) {
-        Ok(answer) => status_of(&answer)?.listen.parse().unwrap_or(config.listen),
+    let listens = match up::status(state) {
+        Ok(status) => status.listen.parse().unwrap_or(config.listen),
+        Err(error @ NodeError::Wrong { .. }) => return Err(error),
         Err(_) => config.listen,
     };
     let unknown = || {
@@ -333,12 +336,6 @@ fn file_error(doing: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -
     }
 }
 
-fn status_of(answer: &str) -> Result<Status> {
-    serde_json::from_str(answer).map_err(|error| NodeError::Wrong {
-        what: format!("the running node's answer cannot be read ({error}): is it another version?"),
-    })
-}
-
 /// A value, and the version of the command that says so.
 #[derive(Serialize)]
 struct Versioned<T> {
@@ -348,7 +345,7 @@ struct Versioned<T> {
 }
 
 fn status(state: &State, args: &StatusArgs) -> Result<()> {
-    let status = status_of(&up::ask(state, Ask::Status)?)?;
+    let status = up::status(state)?;
     if args.check {
         return check(&status);
     }
@@ -390,6 +387,13 @@ fn status(state: &State, args: &StatusArgs) -> Result<()> {
         text += &format!(
             "\nlost         {} messages to {} ({}), which was given up, or whose port ended\n",
             lost.messages, lost.name, lost.node
+        );
+    }
+    let rights = &status.rights;
+    if rights.given + rights.come > 0 {
+        text += &format!(
+            "\nrights       {} given in messages, {} come; {} kept until they are borrowed, {} being borrowed\n",
+            rights.given, rights.come, rights.kept, rights.borrowing
         );
     }
     if status.left_behind > 0 {
@@ -463,8 +467,26 @@ fn spans(spans: &[SpanStatus]) -> String {
     text
 }
 
+/// How far its clock is ahead, and by how much that may be wrong.
+fn clock(peer: &PeerStatus) -> String {
+    let (Some(ahead), Some(error)) = (peer.clock_offset_ns, peer.clock_error_ns) else {
+        return "-".to_owned();
+    };
+    let seconds = ahead as f64 / 1e9;
+    format!("{seconds:+.6} s, +-{} us", error.div_ceil(1000))
+}
+
 fn peers(peers: &[PeerStatus]) -> String {
-    let head = ["NAME", "NODE", "STATE", "FOR", "ROUND TRIP", "ADDRESS"].map(str::to_owned);
+    let head = [
+        "NAME",
+        "NODE",
+        "STATE",
+        "FOR",
+        "ROUND TRIP",
+        "CLOCK",
+        "ADDRESS",
+    ]
+    .map(str::to_owned);
     let mut rows = vec![head];
     for peer in peers {
         let or_none = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
@@ -476,11 +498,12 @@ fn peers(peers: &[PeerStatus]) -> String {
             format!("{seconds} s"),
             peer.round_trip_us
                 .map_or("-".to_owned(), |us| format!("{us} us")),
+            clock(peer),
             or_none(&peer.address.clone().or_else(|| peer.heard_at.clone())),
         ]);
     }
     let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
-    let widths: Vec<_> = (0..6).map(width).collect();
+    let widths: Vec<_> = (0..7).map(width).collect();
     let mut text = String::from("\n");
     for (at, row) in rows.iter().enumerate() {
         let cells = row

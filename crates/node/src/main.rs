@@ -3,6 +3,7 @@
 
 mod args;
 mod commands;
+mod pages;
 
 use std::process::ExitCode;
 

@@ -3,8 +3,9 @@
 use portolan_abi::node::{ByeReason, FragmentHead, NodeId, PortId, Record, Sent};
 use portolan_proto::Time;
 use portolan_proto::node::{
-    Answer, Authenticated, ConnectionId, Delivery, Destination, DomainKey, Event, FlowKey, Home,
-    Message, Node, Outcome, Over, Place, PortKey, PortSettings, Settings, Unsent, Violation, Wall,
+    ACKNOWLEDGE_WITHIN, Answer, Authenticated, ConnectionId, Delivery, Destination, DomainKey,
+    Event, FlowKey, Home, Message, Node, Outcome, Over, Place, PortKey, PortSettings, Settings,
+    Unsent, Violation, Wall,
 };
 use std::time::Duration;
 
@@ -53,7 +54,11 @@ fn id(at: usize) -> NodeId {
 }
 
 fn node(at: usize, incarnation: u64) -> Node<u64> {
-    let mut node = Node::new(Settings::new(id(at), incarnation, [7; 16]));
+    node_of(at, Settings::new(id(at), incarnation, [7; 16]))
+}
+
+fn node_of(at: usize, settings: Settings) -> Node<u64> {
+    let mut node = Node::new(settings);
     node.set_budget(DOMAIN, 64 << 20);
     for (port, synchronous) in [(1, false), (2, true), (3, false)] {
         let settings = PortSettings {
@@ -93,6 +98,7 @@ impl Pair {
                 node: id(1 - at),
                 expires,
                 dialed: at == dialer,
+                proven: true,
             };
             self.nodes[at].connected(self.now, wire, with);
         }
@@ -446,6 +452,42 @@ fn long_messages_of_a_flow_go_one_after_another_and_two_flows_take_turns() {
 }
 
 #[test]
+fn one_at_a_time_a_message_waits_until_the_one_before_is_acknowledged() {
+    for (one_at_a_time, bytes, expected) in [
+        (false, 100, 2),
+        (true, 100, 1),
+        (false, 1 << 20, 2),
+        (true, 1 << 20, 1),
+        (true, 10 << 20, 1),
+    ] {
+        let mut pair = Pair::new();
+        let settings = Settings::new(id(1), 1, [7; 16]);
+        pair.nodes[1] = node_of(
+            1,
+            Settings {
+                one_at_a_time,
+                ..settings
+            },
+        );
+        pair.connect(FIRST, 0, None);
+        pair.carry(FIRST);
+        let (one, other) = (pair.flow(1, "1"), pair.flow(1, "3"));
+        for flow in [one, other] {
+            let message = Message::long(b"long", &[bytes], bytes);
+            pair.nodes[1].send(flow, message).unwrap();
+        }
+        // All that this node says until it hears anything.
+        while pair.carry_one(FIRST, 1) {}
+        let view = pair.nodes[1].view(HALL).unwrap();
+        // A short one is charged to the window; a transfer is that, or is announced.
+        let begun = view.charged_messages.max(view.transfers_out);
+        assert_eq!(begun, expected, "{bytes} B");
+        pair.carry(FIRST);
+        assert_eq!(pair.headers(0), [b"long", b"long"], "{bytes} B");
+    }
+}
+
+#[test]
 fn requests_end_by_their_answers_deadlines_and_ports() {
     let mut pair = Pair::up();
     let flow = pair.flow(1, "2");
@@ -489,6 +531,8 @@ fn requests_end_by_their_answers_deadlines_and_ports() {
     assert_eq!(ended(2), [Outcome::TimedOut]);
     // Twice is refused, and nothing is kept.
     assert!(pair.nodes[0].answer(keys[0], Answer::Dropped).is_err());
+    pair.pass(ACKNOWLEDGE_WITHIN);
+    pair.carry(FIRST);
     assert_eq!(pair.nodes[0].view(ROOF).unwrap().answers_kept, 0);
     // A port that closes ends what had not entered it.
     pair.nodes[0].room(pair.now, PortKey(2), 0);

@@ -1,7 +1,8 @@
 //! Neighbouring wire versions: what two nodes said to one another is in a file for each version that
 //! was ever spoken, and today's node understands either side of it.
 //!
-//! `transcripts/wire-N.txt` has a line for each record, as it was said, in hexadecimal digits:
+//! `transcripts/wire-N.txt`, and `wire-N-rights.txt` of nodes that both take rights in messages
+//! (`FEATURE_RIGHTS`), has a line for each record, as it was said, in hexadecimal digits:
 //!
 //! ```text
 //! > ...    hall says a record; the ports are its own
@@ -19,8 +20,8 @@ use portolan_abi::node::{
 };
 use portolan_proto::Time;
 use portolan_proto::node::{
-    Answer, Authenticated, ConnectionId, Delivery, Destination, DomainKey, Event, FlowKey, Home,
-    Message, Node, Outcome, Place, PortKey, PortSettings, RequestKey, Settings,
+    Answer, Authenticated, ConnectionId, Delivery, Destination, DomainKey, Event, FlowKey, Gift,
+    Home, Leads, Message, Node, Outcome, Place, PortKey, PortSettings, RequestKey, Settings,
 };
 use std::path::PathBuf;
 
@@ -30,12 +31,51 @@ const DOMAIN: DomainKey = DomainKey(1);
 const WIRE_ID: ConnectionId = ConnectionId(1);
 const NOW: Time = Time(1_000_000);
 
-/// What roof's driver does, in this order; between two of them all is carried.
-const SCRIPT: [&str; 5] = ["resolve", "send", "request", "long", "close"];
+/// What is recorded of each version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Script {
+    /// Of nodes that have no feature in common.
+    Plain,
+    /// Of nodes that take rights.
+    Rights,
+}
 
-fn file(version: u16) -> PathBuf {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/transcripts");
-    PathBuf::from(folder).join(format!("wire-{version}.txt"))
+impl Script {
+    const ALL: [Self; 2] = [Self::Plain, Self::Rights];
+
+    /// What roof's driver does, in this order; between two of them all is carried.
+    fn steps(self) -> &'static [&'static str] {
+        match self {
+            Self::Plain => &["resolve", "send", "request", "long", "close"],
+            Self::Rights => &["resolve", "give", "close"],
+        }
+    }
+
+    fn file(self, version: u16) -> PathBuf {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/transcripts");
+        let file = match self {
+            Self::Plain => format!("wire-{version}.txt"),
+            Self::Rights => format!("wire-{version}-rights.txt"),
+        };
+        PathBuf::from(folder).join(file)
+    }
+
+    /// The two nodes.
+    fn ends(self) -> (End, End) {
+        let proven = self == Self::Rights;
+        (End::new(HALL, ROOF, proven), End::new(ROOF, HALL, proven))
+    }
+
+    /// What they have when all was done.
+    fn check(self, hall: &End, roof: &End) {
+        match self {
+            Self::Plain => {
+                hall.check_hall();
+                roof.check_roof();
+            }
+            Self::Rights => check_rights(hall, roof),
+        }
+    }
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -80,7 +120,7 @@ struct End {
 }
 
 impl End {
-    fn new(id: NodeId, peer: NodeId) -> Self {
+    fn new(id: NodeId, peer: NodeId, proven: bool) -> Self {
         let mut node = Node::new(Settings::new(id, 1, [7; 16]));
         node.set_name(if id == HALL { "hall" } else { "roof" })
             .unwrap();
@@ -102,6 +142,7 @@ impl End {
             node: peer,
             expires: None,
             dialed: id == ROOF,
+            proven,
         };
         node.connected(NOW, WIRE_ID, with);
         Self {
@@ -122,6 +163,13 @@ impl End {
                     let port = PortKey(name.parse().unwrap());
                     self.node.lend(NOW, flow, Ok(port)).unwrap();
                 }
+                Event::Claim { flow, port } => self.node.lend(NOW, flow, Ok(port)).unwrap(),
+                Event::Borrowed { flow, .. } => {
+                    let (flow, message) = (flow.unwrap(), Message::short(b"by right"));
+                    self.node.send(flow, message).unwrap();
+                    // As its home wants to know when no right leads there.
+                    self.node.close(flow).unwrap();
+                }
                 Event::Ended { outcome, .. } => self.ended.push(outcome),
                 Event::Close { violation, .. } => assert_eq!(violation, None),
                 _ => {}
@@ -129,6 +177,17 @@ impl End {
         }
         while let Some(delivery) = self.machine.0.get(self.answered) {
             self.answered += 1;
+            for given in &delivery.message.rights {
+                let answer = match given.leads {
+                    Leads::There => {
+                        self.node.borrow(NOW, given);
+                        continue;
+                    }
+                    Leads::Back => Answer::Reply(Message::short(b"used")),
+                    Leads::Here(_) | Leads::Nowhere => Answer::Dropped,
+                };
+                self.node.answer(given.request, answer).unwrap();
+            }
             if let Some(request) = delivery.request {
                 let reply = Answer::Reply(Message::short(b"reply"));
                 self.node.answer(request, reply).unwrap();
@@ -160,6 +219,16 @@ impl End {
             "long" => {
                 let long = Message::long(b"long", &[100_000, 1], 100_001);
                 self.node.send(self.flows[0], long).unwrap();
+            }
+            "give" => {
+                self.node.want_senders(PortKey(1));
+                let (to, home) = (self.flows[0], self.flows[1]);
+                let mut message = Message::short(b"give");
+                for gift in [Gift::Port(PortKey(1)), Gift::Once, Gift::Flow(home)] {
+                    let given = self.node.give(HALL, to.association, DOMAIN, gift);
+                    message.rights.push(given.unwrap());
+                }
+                self.node.send(to, message).unwrap();
             }
             "close" => {
                 for flow in &self.flows {
@@ -233,9 +302,31 @@ impl End {
     }
 }
 
+/// Hall was given three rights: on a port of roof's, to send once, and on a port of its own.
+fn check_rights(hall: &End, roof: &End) {
+    let [came] = &hall.machine.0[..] else {
+        panic!("{:?}", hall.machine.0);
+    };
+    let leads: Vec<Leads> = came.message.rights.iter().map(|it| it.leads).collect();
+    assert_eq!(leads, [Leads::There, Leads::Back, Leads::Here(PortKey(2))]);
+    let [came] = &roof.machine.0[..] else {
+        panic!("{:?}", roof.machine.0);
+    };
+    assert_eq!(
+        (came.port, &came.message.header[..]),
+        (PortKey(1), &b"by right"[..])
+    );
+    assert_eq!(roof.node.flows_to(PortKey(1)), 0, "it was closed");
+    let used = Outcome::Answered(Answer::Reply(Message::short(b"used")));
+    assert_eq!(roof.ended.len(), 3);
+    assert!(roof.ended.contains(&used));
+    let view = roof.node.view(HALL).unwrap();
+    assert_eq!((view.given, view.control_kept), (0, 0));
+}
+
 /// Today's nodes, in the form of a file.
-fn transcript() -> String {
-    let (mut hall, mut roof) = (End::new(HALL, ROOF), End::new(ROOF, HALL));
+fn transcript(script: Script) -> String {
+    let (mut hall, mut roof) = script.ends();
     let mut lines = Vec::new();
     let carry = |hall: &mut End, roof: &mut End, lines: &mut Vec<String>| loop {
         if let Some((is_fragment, bytes)) = hall.says() {
@@ -255,29 +346,33 @@ fn transcript() -> String {
         }
     };
     carry(&mut hall, &mut roof, &mut lines);
-    for what in SCRIPT {
+    for what in script.steps() {
         lines.push(format!("! {what}"));
         roof.act(what);
         carry(&mut hall, &mut roof, &mut lines);
     }
-    hall.check_hall();
-    roof.check_roof();
+    script.check(&hall, &roof);
     lines.join("\n") + "\n"
 }
 
-fn recorded(version: u16) -> String {
-    let path = file(version);
+fn recorded(version: u16, script: Script) -> String {
+    let path = script.file(version);
     if std::env::var_os("PORTOLAN_RECORD").is_some() && !path.exists() && version == WIRE.highest {
-        std::fs::write(&path, transcript()).unwrap();
+        std::fs::write(&path, transcript(script)).unwrap();
     }
     std::fs::read_to_string(&path)
         .unwrap_or_else(|error| panic!("{}: {error}: run with PORTOLAN_RECORD=1", path.display()))
 }
 
+fn all() -> impl Iterator<Item = (u16, Script)> {
+    let versions = WIRE.lowest..=WIRE.highest;
+    versions.flat_map(|version| Script::ALL.map(|script| (version, script)))
+}
+
 #[test]
 fn each_version_that_is_spoken_was_recorded_and_is_decoded_whole() {
-    for version in WIRE.lowest..=WIRE.highest {
-        let text = recorded(version);
+    for (version, script) in all() {
+        let text = recorded(version, script);
         for line in text.lines().filter(|line| line.starts_with(['>', '<'])) {
             let (whose, digits) = line.split_once(' ').unwrap();
             let bytes = unhex(digits);
@@ -305,9 +400,9 @@ fn each_version_that_is_spoken_was_recorded_and_is_decoded_whole() {
 
 #[test]
 fn a_node_of_today_understands_either_side_of_each_recorded_version() {
-    for version in WIRE.lowest..=WIRE.highest {
-        let text = recorded(version);
-        let (mut hall, mut roof) = (End::new(HALL, ROOF), End::new(ROOF, HALL));
+    for (version, script) in all() {
+        let text = recorded(version, script);
+        let (mut hall, mut roof) = script.ends();
         for line in text.lines() {
             let (whose, rest) = line.split_once(' ').unwrap();
             match whose {
@@ -331,20 +426,44 @@ fn a_node_of_today_understands_either_side_of_each_recorded_version() {
                 other => panic!("{other}"),
             }
         }
-        hall.check_hall();
-        roof.check_roof();
+        script.check(&hall, &roof);
     }
+}
+
+/// The lines of a transcript in their order, and those of acknowledgements, which may be said at once
+/// or later: when, is no part of a version.
+fn said(transcript: &str) -> (Vec<&str>, Vec<&str>) {
+    let is_acknowledgement = |line: &&str| {
+        let record = line
+            .split_once(' ')
+            .filter(|(whose, _)| *whose != "<f" && *whose != "!");
+        record.is_some_and(|(_, bytes)| {
+            let bytes = unhex(bytes);
+            let record = Record::decode(&bytes);
+            matches!(
+                record,
+                Ok((_, Some(Record::Ack | Record::AckAnswer { .. })))
+            )
+        })
+    };
+    let (mut acknowledged, said): (Vec<_>, Vec<_>) =
+        transcript.lines().partition(is_acknowledgement);
+    acknowledged.sort_unstable();
+    (said, acknowledged)
 }
 
 #[test]
 fn today_is_as_it_was_recorded() {
     // A change of these bytes is a new version: raise WIRE, and record it.
-    assert_eq!(transcript(), recorded(WIRE.highest));
+    for script in Script::ALL {
+        let (today, then) = (transcript(script), recorded(WIRE.highest, script));
+        assert_eq!(said(&today), said(&then));
+    }
 }
 
 /// The greeting of hall's, as one of another version would say it.
 fn greeting(versions: Versions, features: u64) -> Vec<u8> {
-    let mut hall = End::new(HALL, ROOF);
+    let mut hall = End::new(HALL, ROOF, false);
     let (_, bytes) = hall.says().unwrap();
     let Ok((
         _,
@@ -364,7 +483,7 @@ fn greeting(versions: Versions, features: u64) -> Vec<u8> {
 
 #[test]
 fn a_later_build_that_speaks_this_version_too_is_a_peer_and_its_new_records_are_skipped() {
-    let mut roof = End::new(ROOF, HALL);
+    let mut roof = End::new(ROOF, HALL, false);
     while roof.says().is_some() {}
     let (lowest, highest) = (WIRE.highest, WIRE.highest + 3);
     roof.hears(&greeting(Versions { lowest, highest }, u64::MAX));
@@ -393,7 +512,7 @@ fn a_later_build_that_speaks_this_version_too_is_a_peer_and_its_new_records_are_
 
 #[test]
 fn a_build_without_a_common_version_is_told_so() {
-    let mut roof = End::new(ROOF, HALL);
+    let mut roof = End::new(ROOF, HALL, false);
     while roof.says().is_some() {}
     let versions = Versions {
         lowest: WIRE.highest + 1,

@@ -204,6 +204,9 @@ impl World {
                     }
                 }
             }
+            if let Some(left) = self.unsettled_rights(index) {
+                return Some(left);
+            }
             let live = it.machine.ledger.live.get();
             if live > 0 {
                 return Some(("N6", format!("node {index}: {live} payloads are nowhere")));

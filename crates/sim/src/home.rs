@@ -2,7 +2,9 @@
 
 use crate::oracle::Oracle;
 use portolan_proto::Time;
-use portolan_proto::node::{Delivery, Destination, FlowKey, Home, Message, PortKey, RequestKey};
+use portolan_proto::node::{
+    Delivery, Destination, FlowKey, Given, Home, Message, PortKey, RequestKey,
+};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
@@ -79,6 +81,8 @@ pub(crate) struct Label {
 }
 
 impl Label {
+    pub(crate) const BYTES: usize = 16;
+
     pub(crate) fn bytes(self) -> Vec<u8> {
         [self.instance.to_le_bytes(), self.number.to_le_bytes()].concat()
     }
@@ -136,6 +140,18 @@ pub(crate) struct Machine {
     /// Bytes that it may have at a time.
     pub(crate) memory: u64,
     pub(crate) now: Time,
+    /// Rights that have come, by their numbers.
+    pub(crate) arrived: Vec<(u64, Given)>,
+}
+
+/// The rights of a message with their numbers, which stand behind so many bytes of its header.
+pub(crate) fn rights_of(message: &Message<Payload>, behind: usize) -> Vec<(u64, Given)> {
+    let numbers = message.header.get(behind..).unwrap_or_default();
+    let numbers = numbers
+        .chunks_exact(8)
+        .map(|it| it.try_into().map_or(0, u64::from_le_bytes));
+    let numbers = numbers.chain(std::iter::repeat(0));
+    numbers.zip(message.rights.iter().copied()).collect()
 }
 
 impl Home<Payload> for Machine {
@@ -168,10 +184,12 @@ impl Home<Payload> for Machine {
         } else if !self.hostile.contains(&delivery.from.peer) {
             oracle.enters(&delivery, is_intact(&delivery.message));
         }
+        self.arrived
+            .extend(rights_of(&delivery.message, Label::BYTES));
         queue.messages.push_back(Some(delivery));
         Ok(())
     }
 }
 
 /// A request that a server has taken.
-pub(crate) type Taken = (Time, RequestKey, u64);
+pub(crate) type Taken = (Time, RequestKey, u64, PortKey);

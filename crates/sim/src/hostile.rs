@@ -5,9 +5,9 @@ use crate::oracle::Finding;
 use crate::world::{HOSTILE, SimNode, World};
 use crate::{Plan, Report};
 use portolan_abi::node::{
-    ANSWERS, Announce, Bye, ByeReason, Dead, DeadReason, FragmentHead, FragmentKind, Hello,
+    ANSWERS, Announce, Bye, ByeReason, Claim, Dead, DeadReason, FragmentHead, FragmentKind, Hello,
     HelloBody, Lent, Member, MessageBody, MessageRecord, NodeId, Ping, PortId, Record, RecordFlags,
-    Resolve, ResolveFailure, Sent, WIRE,
+    Reference, ReferenceKind, Resolve, ResolveFailure, Sent, WIRE,
 };
 use portolan_abi::slot::Kind;
 use portolan_proto::node::{Authenticated, ConnectionId, Place};
@@ -89,6 +89,7 @@ impl Hostile {
             node: ID,
             expires: None,
             dialed: false,
+            proven: true,
         };
         let (now, id) = (world.now, self.id());
         world.nodes[VICTIM].node.connected(now, id, with);
@@ -190,6 +191,47 @@ impl Hostile {
         (body, lengths, header)
     }
 
+    /// Rights on ports that it may know of, and on others.
+    fn rights(&mut self) -> Vec<Reference> {
+        let count = self.chance.below(12).saturating_sub(9);
+        let one = |this: &mut Self| {
+            let request = this.small().max(1);
+            if this.chance.happens(300_000) {
+                return Reference::once(request);
+            }
+            let claim = this.claim(1);
+            let homes = [claim.port.origin, ID, NodeId([9; 16])];
+            Reference {
+                port: claim.port,
+                secret: claim.secret,
+                home: homes[usize::try_from(this.chance.below(3)).unwrap_or(0)],
+                incarnation: this.small(),
+                kind: ReferenceKind::Send,
+                synchronous: this.chance.happens(500_000),
+                ..Reference::once(request)
+            }
+        };
+        (0..count).map(|_| one(self)).collect()
+    }
+
+    /// A port of the victim, whose secret it does not know.
+    fn claim(&mut self, flow: u32) -> Claim {
+        let serial = match self.chance.below(2) {
+            0 => self.chance.below(3),
+            _ => self.chance.between(1000, 1004),
+        };
+        let mut secret = [0x5e; 16];
+        secret[0] = u8::try_from(self.chance.below(200)).unwrap_or(0);
+        Claim {
+            flow,
+            port: PortId {
+                origin: NodeId([0; 16]),
+                serial,
+            },
+            secret,
+        }
+    }
+
     fn record(&mut self) -> Vec<u8> {
         let flags = RecordFlags(u16::try_from(self.chance.below(8)).unwrap_or(0) & !1);
         let sent = Sent {
@@ -203,7 +245,7 @@ impl Hostile {
             ..Sent::default()
         };
         let flow = self.flow();
-        match self.chance.below(24) {
+        match self.chance.below(27) {
             0..4 => {
                 self.numbers += 1;
                 let name = if self.chance.happens(800_000) {
@@ -218,9 +260,16 @@ impl Hostile {
                 let is_answer = kind == 10;
                 let (body, lengths, header) = self.message(is_answer);
                 let inline = vec![7; body.inline as usize];
+                let is_empty = header.is_empty();
+                let rights = if is_empty { Vec::new() } else { self.rights() };
+                let body = MessageBody {
+                    rights: u8::try_from(rights.len()).unwrap_or(0),
+                    ..body
+                };
                 let record = MessageRecord {
                     body,
                     lengths,
+                    rights,
                     header: &header,
                     inline: &inline,
                 };
@@ -287,6 +336,19 @@ impl Hostile {
                 reason: ByeReason::Other,
             })
             .with(sent),
+            24 => {
+                self.numbers += 1;
+                Record::Claim(self.claim(flow)).with(control)
+            }
+            25 => {
+                self.numbers += 1;
+                let request = self.small();
+                Record::Recall { request }.with(control)
+            }
+            26 => {
+                self.numbers += 1;
+                Record::WantSenders { flow }.with(control)
+            }
             23 if self.chance.happens(500_000) => {
                 let member = Member {
                     node: NodeId([9; 16]),
@@ -311,6 +373,7 @@ impl Hostile {
                 ..body
             },
             lengths: vec![self.chance.between(1, 40_000)],
+            rights: Vec::new(),
             header: &header,
             inline: &[],
         };

@@ -13,6 +13,7 @@
 //! | `world` | nodes and time: what happens next |
 //! | `wires` | streams between nodes |
 //! | `programs` | what the programs on the nodes do |
+//! | `rights` | rights in messages, and what is kept for them |
 //! | `home` | a machine's ports and memory |
 //! | `oracle` | what may enter a port, and when requests end |
 //! | `check` | the invariants, after each step and in full every 1,000 steps |
@@ -35,6 +36,7 @@ mod home;
 mod hostile;
 mod oracle;
 mod programs;
+mod rights;
 mod wires;
 mod world;
 
@@ -76,6 +78,12 @@ pub struct Plan {
     pub window: u64,
     /// Bytes that may be granted to announced transfers.
     pub budget: u64,
+    /// Of a million messages and replies, how many have a right; of those, how many another one.
+    pub rights: u64,
+    /// Ports may want to know when no sender is left.
+    pub senders: bool,
+    /// This node is killed and starts again in this step.
+    pub kill: Option<(usize, u64)>,
     /// A rule that all nodes break.
     pub fault: Option<Fault>,
 }
@@ -98,6 +106,9 @@ impl Plan {
             rate: 100_000_000,
             window: 1 << 20,
             budget: 2 << 20,
+            rights: 150_000,
+            senders: true,
+            kill: None,
             fault: None,
         }
     }
@@ -131,6 +142,11 @@ impl Plan {
         say("rate", self.rate, usual.rate);
         say("window", self.window, usual.window);
         say("budget", self.budget, usual.budget);
+        say("rights", self.rights, usual.rights);
+        say("senders", u64::from(self.senders), u64::from(usual.senders));
+        if let Some((node, step)) = self.kill {
+            line += &format!(" --kill {node} --kill-at {step}");
+        }
         if let Some(fault) = self.fault {
             line += &format!(" --fault {fault:?}");
         }
@@ -160,6 +176,10 @@ impl Plan {
             "--rate" => self.rate = number.max(1),
             "--window" => self.window = number,
             "--budget" => self.budget = number,
+            "--rights" => self.rights = number,
+            "--senders" => self.senders = number != 0,
+            "--kill" => self.kill = Some((count()?, 1)),
+            "--kill-at" => self.kill = Some((self.kill?.0, number)),
             _ => return None,
         }
         Some(())
@@ -200,6 +220,20 @@ pub struct Report {
     pub over: u64,
     /// Those that ended by a violation.
     pub violations: u64,
+    /// Rights that were given with messages and replies.
+    pub rights_given: u64,
+    /// Rights that came.
+    pub rights_came: u64,
+    /// Ports that were borrowed by a right.
+    pub borrowed: u64,
+    /// Proxies that were told dead.
+    pub rights_dead: u64,
+    /// Ports that were closed.
+    pub ports_closed: u64,
+    /// Ports that wanted to know, and were told that they have no sender.
+    pub told_unused: u64,
+    /// Records that ask for senders.
+    pub senders_asked: u64,
 }
 
 /// Runs a plan: chaos, then all heals, then all must become quiet.

@@ -47,6 +47,9 @@ fn everything() -> Plan {
         rate: 9,
         window: 9,
         budget: 9,
+        rights: 9,
+        senders: false,
+        kill: Some((1, 9)),
         ..Plan::new(1)
     }
 }

@@ -1,9 +1,10 @@
 //! What must hold, told apart from how the machines do it.
 
 use crate::home::{Label, Payload};
+use crate::rights::{Place, Right};
 use portolan_proto::Time;
 use portolan_proto::node::{Delivery, PortKey, RequestKey};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// An invariant that did not hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,6 +47,13 @@ pub(crate) struct Oracle {
     pub(crate) instances: Vec<Instance>,
     /// Requests that have not ended: of which node, and when they must.
     pub(crate) open: BTreeMap<(usize, RequestKey), Time>,
+    /// All rights that there are, by their numbers.
+    pub(crate) rights: BTreeMap<u64, Right>,
+    last_right: u64,
+    /// Ports that were closed while their node ran on.
+    pub(crate) closed: BTreeSet<Place>,
+    /// Nodes of which one has given the other up, or has met it anew.
+    pub(crate) parted: BTreeSet<(usize, usize)>,
     pub(crate) finding: Option<(&'static str, String)>,
     pub(crate) delivered: u64,
     pub(crate) answered: u64,
@@ -56,6 +64,32 @@ impl Oracle {
     /// Notes the first invariant that does not hold.
     pub(crate) fn found(&mut self, invariant: &'static str, what: String) {
         self.finding.get_or_insert((invariant, what));
+    }
+
+    /// A new right.
+    pub(crate) fn new_right(&mut self, to: Place, holder: usize) -> u64 {
+        self.last_right += 1;
+        self.rights.insert(self.last_right, Right { to, holder });
+        self.last_right
+    }
+
+    /// A node has started anew: the rights that it had are gone, and those on its ports.
+    pub(crate) fn restarted(&mut self, node: usize) {
+        let is_its = |right: &Right| right.holder == node || right.to.0 == node;
+        self.rights.retain(|_, right| !is_its(right));
+    }
+
+    /// The number that is given next in a flow.
+    pub(crate) fn sent_of(&self, instance: u64) -> u64 {
+        let index = usize::try_from(instance).unwrap_or(usize::MAX);
+        self.instances.get(index).map_or(0, |it| it.sent)
+    }
+
+    pub(crate) fn sends(&mut self, instance: u64) {
+        let index = usize::try_from(instance).unwrap_or(usize::MAX);
+        if let Some(instance) = self.instances.get_mut(index) {
+            instance.sent += 1;
+        }
     }
 
     /// A message enters a port: N1, N2, and that it is whole (N6).

@@ -1,6 +1,6 @@
 //! What the programs on the nodes do: they send, receive, ask and answer.
 
-use crate::home::{Label, Payload};
+use crate::home::{Label, Payload, rights_of};
 use crate::oracle::Instance;
 use crate::world::{DOMAIN, Happening, World};
 use portolan_abi::node::{NodeId, ResolveFailure};
@@ -19,6 +19,7 @@ impl World {
                 }
             }
         }
+        self.act_with_rights(index);
         let slow = self.nodes[index].slow;
         let (least, most) = if self.is_idle_at(index) {
             (100_000_000, 400_000_000)
@@ -48,7 +49,7 @@ impl World {
                 if let Some((request, label)) = message.and_then(|message| {
                     Some((message.request?, Label::read(&message.message.header)?))
                 }) {
-                    it.taken.push((later, request, label.content()));
+                    it.taken.push((later, request, label.content(), port));
                 }
             }
             let free = queue.free();
@@ -64,10 +65,10 @@ impl World {
             *taken = later;
             due
         };
-        for (_, request, content) in due {
+        for (_, request, content, _) in due {
             let how = self.chance.below(20);
             let it = &mut self.nodes[index];
-            let answer = match how {
+            let mut answer = match how {
                 0 => Answer::Dropped,
                 1 => Answer::ServerDead,
                 _ => {
@@ -86,9 +87,17 @@ impl World {
                     })
                 }
             };
+            if let Answer::Reply(reply) = &mut answer {
+                self.attach(index, request.peer, request.association, reply);
+            }
             // The client may be gone.
-            if it.node.answer(request, answer).is_ok() {
-                self.oracle.borrow_mut().answered += 1;
+            match self.nodes[index].node.answer(request, answer) {
+                Ok(()) => self.oracle.borrow_mut().answered += 1,
+                Err(refused) => {
+                    if let Answer::Reply(reply) = refused.item {
+                        self.not_given(index, &reply.rights);
+                    }
+                }
             }
         }
     }
@@ -134,23 +143,23 @@ impl World {
             98 => window / 4 - 1000,
             _ => window / 2,
         };
-        let mut oracle = self.oracle.borrow_mut();
-        let Some(instance) = oracle
-            .instances
-            .get_mut(usize::try_from(there.instance).unwrap_or(usize::MAX))
-        else {
-            return false;
-        };
         let label = Label {
             instance: there.instance,
-            number: instance.sent,
+            number: self.oracle.borrow().sent_of(there.instance),
         };
-        let message = if bytes == 0 {
+        let mut message = if bytes == 0 {
             Message::short(&label.bytes())
         } else {
             let payload = Payload::with(&it.machine.ledger, bytes, label.content());
             Message::long(&label.bytes(), &[bytes], payload)
         };
+        if it.node.takes(key).is_ok() {
+            self.attach(index, key.peer, key.association, &mut message);
+        }
+        let rights = message.rights.clone();
+        let it = &mut self.nodes[index];
+        let there = &mut it.flows[flow];
+        let mut oracle = self.oracle.borrow_mut();
         let sent = if lent.synchronous {
             let deadline = now.after(Duration::from_nanos(patience));
             let made = it.node.request(key, DOMAIN, Some(deadline), message);
@@ -161,14 +170,14 @@ impl World {
             it.node.send(key, message).map(|_| ())
         };
         let why = sent.map_err(|refused| refused.why);
+        if why.is_err() {
+            rights
+                .iter()
+                .for_each(|given| it.node.abandon(now, given.request));
+        }
         match why {
             Ok(()) => {
-                if let Some(instance) = oracle
-                    .instances
-                    .get_mut(usize::try_from(there.instance).unwrap_or(usize::MAX))
-                {
-                    instance.sent += 1;
-                }
+                oracle.sends(there.instance);
                 there.left -= 1;
                 true
             }
@@ -216,6 +225,14 @@ impl World {
                 let of = it.flows.iter_mut().filter(|it| it.key == Some(flow));
                 of.for_each(|it| it.lent = lent.ok());
             }
+            Event::Claim { flow, port } => {
+                it.machine.lent.insert(flow, port);
+                if it.node.lend(self.now, flow, Ok(port)).is_err() {
+                    it.machine.lent.remove(&flow);
+                }
+            }
+            Event::Borrowed { borrow, flow } => self.has_borrowed(index, borrow, flow),
+            Event::WantSenders { flow } => self.senders_wanted(index, flow),
             Event::Writable { flow } => {
                 let of = it.flows.iter_mut().filter(|it| it.key == Some(flow));
                 of.for_each(|it| it.is_full = false);
@@ -223,8 +240,17 @@ impl World {
             Event::Dead { flow, .. } => {
                 let of = it.flows.iter_mut().filter(|it| it.key == Some(flow));
                 of.for_each(|it| (it.key, it.lent, it.is_full) = (None, None, false));
+                self.right_flow_is_dead(index, flow);
             }
             Event::Ended { request, outcome } => {
+                if let Outcome::Answered(Answer::Reply(reply)) = &outcome {
+                    for (number, given) in rights_of(reply, 8) {
+                        self.accept(index, number, &given);
+                    }
+                }
+                if self.kept_no_more(index, request) {
+                    return;
+                }
                 let how = match &outcome {
                     Outcome::Answered(Answer::Reply(reply)) => {
                         let bytes = reply.header.get(..8).and_then(|it| it.try_into().ok());
@@ -295,7 +321,9 @@ impl World {
             .queues
             .values()
             .all(|queue| queue.messages.is_empty());
-        is_empty && it.taken.is_empty() && it.flows.iter().all(|flow| flow.left == 0)
+        let has_rights = !it.rights.held.is_empty() || !it.rights.onces.is_empty();
+        let is_done = it.taken.is_empty() && !(self.is_healed && has_rights);
+        is_empty && is_done && it.flows.iter().all(|flow| flow.left == 0)
     }
 
     /// How long a request may be open after its deadline.

@@ -3,7 +3,7 @@
 
 use crate::home::{Label, Machine};
 use crate::world::{Happening, SimNode, World};
-use portolan_abi::node::{FragmentHead, FragmentKind, Record};
+use portolan_abi::node::{FragmentHead, FragmentKind, Record, RecordHead, RecordKind};
 use portolan_proto::Time;
 use portolan_proto::node::{Authenticated, ConnectionId, Node, Place, Settings};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -120,6 +120,7 @@ impl World {
                 node: self.nodes[there].id,
                 expires: None,
                 dialed,
+                proven: true,
             };
             let it = &mut self.nodes[here];
             it.wires.insert(index);
@@ -146,6 +147,7 @@ impl World {
             let record = it.node.poll_record(self.now, id);
             if let Some(record) = record {
                 let mut bytes = record.bytes;
+                self.counts_senders(node, &bytes);
                 if let Some((payload, length)) = record.payload {
                     let length = usize::try_from(length).unwrap_or(0);
                     let content = payload.content().to_le_bytes();
@@ -170,6 +172,19 @@ impl World {
                 content,
             };
             self.put(wire, end, length, item);
+        }
+    }
+
+    /// A record is written: N8.
+    fn counts_senders(&mut self, node: usize, record: &[u8]) {
+        let head = record.get(..RecordHead::BYTES).map(RecordHead::decode);
+        if !matches!(head, Some(Ok(head)) if head.kind == RecordKind::WantSenders as u16) {
+            return;
+        }
+        self.report.senders_asked += 1;
+        if !self.nodes[node].rights.has_asked {
+            let what = format!("node {node} asks for senders, and no port wants to know");
+            self.oracle.borrow_mut().found("N8", what);
         }
     }
 
@@ -316,6 +331,7 @@ impl World {
             .borrow_mut()
             .open
             .retain(|(of, _), _| *of != node);
+        self.oracle.borrow_mut().restarted(node);
         let placeholder = Node::new(Settings::new(self.nodes[node].id, 1, [7; 16]));
         let old = &mut self.nodes[node];
         let it = SimNode {
@@ -330,10 +346,12 @@ impl World {
                 oracle: Rc::clone(&old.machine.oracle),
                 memory: old.machine.memory,
                 now: self.now,
+                arrived: Vec::new(),
             },
             flows: std::mem::take(&mut old.flows),
             neighbours: peers.clone(),
             taken: Vec::new(),
+            rights: std::mem::take(&mut old.rights),
             stalled: old.stalled,
             parked: std::mem::take(&mut old.parked),
             slow: old.slow,

@@ -3,12 +3,13 @@
 use crate::chance::Chance;
 use crate::home::{Ledger, Machine, Payload, Queue, Taken};
 use crate::oracle::{Finding, Oracle};
+use crate::rights::{Rights, port_settings};
 use crate::wires::Wire;
 use crate::{Plan, Report};
-use portolan_abi::node::{Lent, NodeId, PortId};
+use portolan_abi::node::{Lent, NodeId};
 use portolan_proto::Time;
 use portolan_proto::node::{
-    ConnectionId, DomainKey, Event, FlowKey, Node, Over, PortKey, PortSettings, Settings,
+    ConnectionId, DomainKey, Event, FlowKey, Node, Over, PortKey, Settings,
 };
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -62,6 +63,7 @@ pub(crate) struct SimNode {
     pub(crate) flows: Vec<AppFlow>,
     pub(crate) neighbours: BTreeSet<usize>,
     pub(crate) taken: Vec<Taken>,
+    pub(crate) rights: Rights,
     pub(crate) stalled: Time,
     /// What it was to do meanwhile.
     pub(crate) parked: Vec<Happening>,
@@ -167,10 +169,12 @@ impl World {
                 oracle: Rc::clone(&self.oracle),
                 memory: 256 << 20,
                 now: self.now,
+                arrived: Vec::new(),
             },
             flows: Vec::new(),
             neighbours: BTreeSet::new(),
             taken: Vec::new(),
+            rights: Rights::default(),
             stalled: Time::ZERO,
             parked: Vec::new(),
             slow,
@@ -197,17 +201,12 @@ impl World {
         it.node.set_budget(DOMAIN, self.plan.budget);
         for (port, queue) in &mut it.machine.queues {
             queue.messages.clear();
-            let settings = PortSettings {
-                id: PortId {
-                    origin: it.id,
-                    serial: port.0,
-                },
-                secret: [9; 16],
-                domain: DOMAIN,
-                synchronous: queue.synchronous,
-                slots: queue.slots,
-            };
+            let settings = port_settings(it.id, it.incarnation, *port, queue);
             it.node.add_port(*port, settings);
+        }
+        it.machine.arrived.clear();
+        if self.plan.rights > 0 {
+            it.add_right_ports();
         }
         for flow in &mut it.flows {
             (flow.key, flow.lent, flow.is_full) = (None, None, false);
@@ -268,6 +267,12 @@ impl World {
             return Ok(Some(at));
         }
         self.step += 1;
+        if let Some((victim, at)) = self.plan.kill
+            && at == self.step
+        {
+            self.restart(victim);
+            self.settle(victim);
+        }
         let code = match what {
             Happening::Arrive(a, b, c) => 1 + 8 * (a as u64 * 4 + b as u64 * 2 + u64::from(c)),
             Happening::Pump(a, b) => 2 + 8 * (a as u64 * 2 + b as u64),
@@ -334,16 +339,12 @@ impl World {
 
     /// Handles what a node tells, and has it write what it has to say.
     pub(crate) fn settle(&mut self, index: usize) {
-        while let Some(event) = self.nodes[index].node.poll_event() {
-            self.event(index, event);
-        }
+        self.handle(index);
         for wire in self.nodes[index].wires.clone() {
             let end = usize::from(self.wires[wire].ends[1] == index);
             self.pump(wire, end);
         }
-        while let Some(event) = self.nodes[index].node.poll_event() {
-            self.event(index, event);
-        }
+        self.handle(index);
         let due = self.nodes[index].node.next_timeout();
         if let Some(due) = due {
             let due = Time(due.0.max(self.now.0 + 1));
@@ -354,6 +355,16 @@ impl World {
                 self.at(after, Happening::Timer(index));
             }
         }
+    }
+
+    fn handle(&mut self, index: usize) {
+        for (number, given) in std::mem::take(&mut self.nodes[index].machine.arrived) {
+            self.accept(index, number, &given);
+        }
+        while let Some(event) = self.nodes[index].node.poll_event() {
+            self.event(index, event);
+        }
+        self.look_at_senders(index);
     }
 
     fn event(&mut self, index: usize, event: Event<Payload>) {
@@ -380,12 +391,15 @@ impl World {
                 if let Over::Violation(_) = why {
                     self.report.violations += 1;
                 }
-                let is_calm = self.plan.faults_per_second == 0 && self.plan.cuts_per_million == 0;
+                let is_calm = self.plan.faults_per_second == 0
+                    && self.plan.cuts_per_million == 0
+                    && self.plan.kill.is_none();
                 if is_calm && !self.nodes[index].machine.hostile.contains(&peer) {
                     let what = format!("node {index} and {peer:?}, both honest, part: {why}");
                     self.oracle.borrow_mut().found("N12", what);
                 }
                 self.app_over(index, peer);
+                self.rights_over(index, peer);
             }
             other => self.app_event(index, other),
         }

@@ -189,11 +189,13 @@ impl Place {
             }
             let mut fds: Vec<BorrowedFd<'_>> = end.into_iter().collect();
             fds.extend(door.descriptor());
+            let others = fds.len();
             fds.extend(engine.descriptors());
             let wakes = engine.wake_at().into_iter().chain(door.wake_at());
             let wake = wakes.min();
             let by = wake.map(|at| Instant::now() + at.saturating_sub(self.clock.now()));
             let ready = poll(&fds, by).map_err(system("cannot wait"))?;
+            engine.polled(&ready[others..]);
             if end.is_some() && ready.first().is_some_and(|first| first.any()) {
                 return Ok(());
             }

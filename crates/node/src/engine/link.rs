@@ -14,14 +14,17 @@ use super::machine::Machine;
 use super::outgoing::Outgoing;
 use super::payload::Payload;
 
-/// Bytes that are read at once; more than the longest record.
-const BUFFER: usize = 64 * 1024;
+/// Bytes that are read at once: more than two of the longest record.
+const BUFFER: usize = 80 * 1024;
 /// Reads of each stream in one turn: a peer that says much has to wait for the others.
 const READS: usize = 16;
 /// Bytes that wait to be written on a stream before the protocol is asked for more.
 const AHEAD: u64 = 64 * 1024;
 /// How often the protocol is asked for more in one turn.
 const WRITES: usize = 8;
+/// Turns, at most, in which a bulk stream that was still is not looked at because records have come: if
+/// it has something, the descriptor says so again.
+const PASSED_OVER: u32 = 8;
 
 const _: () = assert!(portolan_abi::node::MAX_RECORD as usize <= BUFFER / 2);
 
@@ -64,6 +67,12 @@ pub(super) struct Link {
     pub(super) over: Option<String>,
     /// There is more to write, and the connection may take it.
     pub(super) again: bool,
+    /// Whether its descriptor was readable, if it was polled since the last turn.
+    pub(super) polled: Option<bool>,
+    /// Something came by the bulk stream when it was looked at last.
+    is_bulk_busy: bool,
+    /// Turns since then.
+    passed_over: u32,
     read: u64,
 }
 
@@ -93,6 +102,9 @@ impl Link {
             closed: false,
             over: None,
             again: true,
+            polled: None,
+            is_bulk_busy: false,
+            passed_over: 0,
             read: 0,
         })
     }
@@ -117,6 +129,12 @@ impl Link {
         }
     }
 
+    /// Whether something may have come, or may go on.
+    pub(super) fn may_have(&mut self, now: Duration) -> bool {
+        let is_due = || self.connection.wake_at().is_some_and(|at| at <= now);
+        self.polled.take().unwrap_or(true) || is_due()
+    }
+
     /// Reads what has come.
     pub(super) fn receive(&mut self, node: &mut Node<Payload>, machine: &mut Machine, now: Time) {
         match self.connection.progress() {
@@ -131,10 +149,19 @@ impl Link {
             }
             State::Connecting | State::Up => {}
         }
+        let before = self.read;
         let done = self.read_records(node, machine, now);
         self.is_over(done);
+        // Mostly records are all that has come, and to ask for more costs a system call.
+        let is_all = self.read > before && !self.is_bulk_busy && self.passed_over < PASSED_OVER;
+        if is_all {
+            self.passed_over += 1;
+            return;
+        }
+        let before = self.read;
         let done = self.read_bulk(node, machine, now);
         self.is_over(done);
+        (self.is_bulk_busy, self.passed_over) = (self.read > before, 0);
     }
 
     fn read_records(

@@ -4,10 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use portolan::proxy::{Answer, Answered, Incoming, SpannedPort, asks_for, time_left};
+use portolan::proxy::{Answer, Incoming, KnownPort, SpannedPort, asks_for, time_left};
 use portolan::{
-    Deadline, Message, MessageError, PendingReply, Refused, RequestError, Room, SendError,
-    SendRight, Token, Urgency, WhenFull,
+    Deadline, Message, MessageError, Refused, RequestError, Right, Room, SendError, SendRight,
+    Token, Urgency, WhenFull,
 };
 use portolan_abi::node::NodeId;
 use portolan_proto::Time;
@@ -15,15 +15,20 @@ use portolan_proto::node::{
     self, Delivery, Destination, DomainKey, FlowKey, Home, Node, PortKey, RequestKey,
 };
 
+use super::arrivals::Arrivals;
 use super::payload::Payload;
 use super::spans::{Span, Thing};
 
-/// A port of this machine that peers send to.
+/// A port of this machine that peers send to, or were given a right on.
 #[derive(Debug)]
 pub(super) struct Lent {
     pub(super) domain: DomainKey,
     pub(super) name: String,
-    right: SendRight,
+    pub(super) known: KnownPort,
+    /// While flows lead there: else it is only known, for who claims it.
+    right: Option<SendRight>,
+    /// Its receiver wants to know when no sender is left, and borrowers were told.
+    pub(super) wants_senders: bool,
     /// The same, for requests of each peer.
     asks: BTreeMap<NodeId, SendRight>,
     pub(super) slots: u32,
@@ -40,11 +45,22 @@ pub(super) struct Lent {
 /// How soon after memory was short a port's flows are called again: at first, and at the latest.
 const CALLS_AGAIN: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
 
-/// A request of a program here, at a port there.
+/// A request of this machine's that is open at a peer.
 #[derive(Debug)]
 pub(super) struct Asking {
     pub(super) domain: DomainKey,
-    pub(super) answer: Answer,
+    pub(super) what: Waits,
+}
+
+/// For what a request is open.
+#[derive(Debug)]
+pub(super) enum Waits {
+    /// For the answer to a program's request.
+    Answer(Answer),
+    /// For the one message of a send-once right that a peer was given.
+    Once(Answer),
+    /// For the peer to have a loan of what it was given: until then the right is kept.
+    Keep(#[allow(dead_code, reason = "it is kept, and dropped")] SendRight),
 }
 
 /// What [`Home`] needs.
@@ -54,6 +70,8 @@ pub(super) struct Machine {
     pub(super) lent: BTreeMap<PortKey, Lent>,
     last_port: u64,
     pub(super) asking: BTreeMap<RequestKey, Asking>,
+    /// Rights that have come, and what is to be done for them.
+    pub(super) arrivals: Arrivals,
     /// Names of peers.
     pub(super) names: BTreeMap<NodeId, String>,
     /// Ports whose free slots are to be counted again.
@@ -65,7 +83,8 @@ pub(super) struct Machine {
     /// Messages that were sent to peers, and those of peers that were put into ports here.
     pub(super) sent: u64,
     pub(super) delivered: u64,
-    /// Requests of peers that have no place here, or whose answers cannot be waited for.
+    /// Requests of peers that have no place here, or whose answers cannot be waited for; and those of
+    /// rights that need not be kept.
     pub(super) unheard: Vec<RequestKey>,
     /// The engine's clock.
     pub(super) now: Duration,
@@ -83,27 +102,28 @@ impl Machine {
         name.unwrap_or_else(|| peer.to_string())
     }
 
-    /// Has a port that peers may send to: the one of before, if it is the same.
-    pub(super) fn lend(
+    /// Knows a port that peers may be lent: the one of before, if it is the same. And whether it is new.
+    pub(super) fn know(
         &mut self,
         domain: DomainKey,
         name: &str,
-        found: SpannedPort,
-    ) -> Option<(PortKey, bool)> {
+        found: &SpannedPort,
+    ) -> (PortKey, bool) {
+        let known = KnownPort::of(&found.right);
         let mut lent = self.lent.iter();
-        let same = lent
-            .find(|(_, lent)| lent.domain == domain && lent.name == name && lent.right.is_live());
+        let same =
+            lent.find(|(_, lent)| lent.domain == domain && lent.known.number() == known.number());
         if let Some((key, _)) = same {
-            return Some((*key, false));
+            return (*key, false);
         }
         self.last_port += 1;
         let key = PortKey(self.last_port);
-        let span = self.spans.get_mut(&domain)?;
-        span.watch(&found.right, key)?;
         let lent = Lent {
             domain,
             name: name.to_owned(),
-            right: found.right,
+            known,
+            right: None,
+            wants_senders: false,
             asks: BTreeMap::new(),
             slots: u32::try_from(found.slots).unwrap_or(u32::MAX),
             room: None,
@@ -112,20 +132,65 @@ impl Machine {
             pause: CALLS_AGAIN.0,
         };
         self.lent.insert(key, lent);
-        Some((key, true))
+        (key, true)
     }
 
-    /// A port is not lent any more.
-    pub(super) fn take_back(&mut self, key: PortKey) -> Option<Lent> {
-        let lent = self.lent.remove(&key)?;
+    /// A flow leads to a port from now on; whether the port lives.
+    pub(super) fn wake(&mut self, key: PortKey) -> bool {
+        let Some(lent) = self.lent.get_mut(&key) else {
+            return false;
+        };
+        if lent.right.is_some() {
+            return true;
+        }
+        let Some(span) = self.spans.get_mut(&lent.domain) else {
+            return false;
+        };
+        lent.right = lent.known.right();
+        let right = lent.right.as_ref();
+        if right.is_some_and(|right| span.watch(right, key).is_some()) {
+            return true;
+        }
+        lent.right = None;
+        false
+    }
+
+    /// No flow leads to a port any more: it is only known.
+    pub(super) fn rest(&mut self, key: PortKey) {
+        let Some(lent) = self.lent.get_mut(&key) else {
+            return;
+        };
+        let (right, room) = (lent.right.take(), lent.room.take());
+        lent.asks.clear();
+        (lent.wants_senders, lent.again) = (false, None);
         if let Some(span) = self.spans.get_mut(&lent.domain) {
-            span.unwatch(&lent.right, key);
-            if let Some(room) = lent.room {
+            if let Some(right) = &right {
+                span.unwatch(right, key);
+            }
+            if let Some(room) = room {
                 span.remove(room);
             }
         }
         self.looked_at.remove(&key);
-        Some(lent)
+    }
+
+    /// A port is not lent any more, and not known.
+    pub(super) fn take_back(&mut self, key: PortKey) -> Option<Lent> {
+        self.rest(key);
+        self.lent.remove(&key)
+    }
+
+    /// Ports to which flows lead.
+    pub(super) fn awake(&self) -> impl Iterator<Item = (&PortKey, &Lent)> {
+        let all = self.lent.iter();
+        all.filter(|(_, lent)| lent.right.is_some())
+    }
+
+    /// Ports that are only known, and are gone.
+    pub(super) fn forgotten(&self) -> Vec<PortKey> {
+        let rests = self.lent.iter().filter(|(_, lent)| lent.right.is_none());
+        let gone = rests.filter(|(_, lent)| lent.known.right().is_none());
+        gone.map(|(key, _)| *key).collect()
     }
 
     /// Tells the protocol how many slots of ports are free, and waits for more where flows wait.
@@ -144,7 +209,11 @@ impl Machine {
                 continue;
             }
             lent.again = None;
-            let free = u32::try_from(lent.right.room().free()).unwrap_or(u32::MAX);
+            let Some(right) = &lent.right else {
+                self.looked_at.remove(&key);
+                continue;
+            };
+            let free = u32::try_from(right.room().free()).unwrap_or(u32::MAX);
             node.room(time(now), key, free);
             let (promised, usable, waits) = match node.port_view(key) {
                 Some((promised, usable, waiting)) => (promised, usable, !waiting.is_empty()),
@@ -163,7 +232,7 @@ impl Machine {
             let is_waited_for = waits && usable <= promised && wanted <= (lent.slots / 2).max(1);
             match (lent.room, is_waited_for) {
                 (None, true) => {
-                    let room = lent.right.room().for_messages(wanted as usize);
+                    let room = right.room().for_messages(wanted as usize);
                     lent.room = span.add(room, Thing::Room(key));
                 }
                 (Some(room), false) => {
@@ -200,11 +269,12 @@ impl Machine {
         }
     }
 
-    /// The message that has come.
+    /// The message that has come, with the rights that were made of its own.
     pub(super) fn message(
         &self,
         domain: DomainKey,
         came: node::Message<Payload>,
+        rights: Vec<Right>,
     ) -> Option<Message> {
         let span = self.spans.get(&domain)?;
         let mut message = match came.payload {
@@ -215,6 +285,9 @@ impl Machine {
             }
             None => span.domain.message(&came.header).ok()?,
         };
+        for right in rights {
+            message.attach(right).ok()?;
+        }
         message.set_urgency(came.urgency.and_then(|urgency| self.urgency(urgency)));
         Some(message)
     }
@@ -230,11 +303,11 @@ impl Machine {
         }
     }
 
-    /// A message of this machine as the protocol has it; `None` if it cannot travel.
-    pub(super) fn outgoing(&mut self, mut message: Message) -> Option<node::Message<Payload>> {
+    /// A message of this machine as the protocol has it, without the rights that were taken out;
+    /// `None` if it cannot travel.
+    pub(super) fn outgoing(&mut self, message: Message) -> Option<node::Message<Payload>> {
         let lengths: Vec<u64> = message.slices().map(|piece| piece.len() as u64).collect();
-        // Rights lead to ports of this machine.
-        if !message.take_rights().is_empty() || lengths.contains(&0) {
+        if lengths.contains(&0) {
             self.left_behind += 1;
             return None;
         }
@@ -250,24 +323,8 @@ impl Machine {
             urgency,
             header,
             lengths,
+            rights: Vec::new(),
             payload,
-        })
-    }
-
-    /// An answer to a request of a peer is there, or it is known that there will be none.
-    pub(super) fn answered(&mut self, mut pending: PendingReply) -> Option<node::Answer<Payload>> {
-        Some(match Answered::take(&mut pending) {
-            Ok(Answered::Reply(message)) => match self.outgoing(message) {
-                Some(message) => node::Answer::Reply(message),
-                None => node::Answer::Dropped,
-            },
-            Ok(Answered::Dropped) => node::Answer::Dropped,
-            // Its client has stopped to wait.
-            Err(RequestError::TimedOut) => node::Answer::Dropped,
-            // It came from another node: then it is its server.
-            Ok(Answered::NodeLost { .. } | Answered::ServerDead) | Err(_) => {
-                node::Answer::ServerDead
-            }
         })
     }
 
@@ -286,20 +343,48 @@ impl Machine {
         if matches!(delivery.message.payload, Some(Payload::Unwanted)) {
             self.left_behind += 1;
             self.unheard.extend(delivery.request);
+            let rights = delivery.message.rights.iter();
+            self.unheard.extend(rights.map(|right| right.request));
             return Ok(());
         }
-        let message = self.message(domain, delivery.message);
+        let mut arriving = Vec::new();
+        let mut rights = Vec::new();
+        if !delivery.message.rights.is_empty() {
+            let to = self.lent.get(&key).and_then(|lent| lent.right.as_ref());
+            // Before rights are made that would have to be made again.
+            if to.is_some_and(|right| right.room().free() == 0) {
+                return Err(Put::Full);
+            }
+            let made = self.rights(domain, &delivery.message.rights);
+            (rights, arriving) = made.ok_or(Put::NoMemory)?;
+        }
+        let (from, request, deadline) = (delivery.from, delivery.request, delivery.deadline);
+        let message = self.message(domain, delivery.message, rights);
         let message = message.ok_or(Put::NoMemory)?;
-        let from = delivery.from;
-        let name = self.name_of(from.peer);
+        self.put_message(key, from.peer, request, deadline, message)?;
+        self.arrivals.commit(arriving);
+        Ok(())
+    }
+
+    fn put_message(
+        &mut self,
+        key: PortKey,
+        from: NodeId,
+        request: Option<RequestKey>,
+        deadline: Option<Time>,
+        message: Message,
+    ) -> Result<(), Put> {
+        let name = self.name_of(from);
         let lent = self.lent.get_mut(&key).ok_or(Put::Dead)?;
-        let Some(request) = delivery.request else {
-            return lent.right.send(message, WhenFull::Fail).map_err(Put::of);
+        let domain = lent.domain;
+        let to = lent.right.as_ref().ok_or(Put::Dead)?;
+        let Some(request) = request else {
+            return to.send(message, WhenFull::Fail).map_err(Put::of);
         };
-        let right = match lent.asks.entry(from.peer) {
+        let right = match lent.asks.entry(from) {
             std::collections::btree_map::Entry::Occupied(right) => right.into_mut(),
             std::collections::btree_map::Entry::Vacant(place) => {
-                let right = asks_for(lent.right.clone(), &name).map_err(|_| Put::Dead)?;
+                let right = asks_for(to.clone(), &name).map_err(|_| Put::Dead)?;
                 place.insert(right)
             }
         };
@@ -309,7 +394,7 @@ impl Machine {
             Err(RequestError::NoReplyPort(..)) => return Err(Put::NoMemory),
             Err(_) => return Err(Put::Dead),
         };
-        let pending = match delivery.deadline {
+        let pending = match deadline {
             Some(at) => pending.with_deadline(Deadline::after(at.since(time(self.now)))),
             None => pending,
         };

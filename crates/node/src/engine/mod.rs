@@ -13,6 +13,8 @@
 //! | `payload` | the bytes of a message, where they lie |
 //! | `machine` | ports here that peers send to, and requests under way |
 //! | `proxies` | ports here that stand for ports there |
+//! | `rights` | rights in messages, there and back; who wants to know when no sender is left |
+//! | `arrivals` | rights that have come, until their messages are in their ports |
 //! | `questions` | names that programs ask for |
 //! | `spanning` | domains come and go |
 //! | `spans` | a domain that is spanned, and what is waited for in it |
@@ -30,6 +32,7 @@
 //! - **G3** A turn does a bounded amount for each connection, port and proxy.
 //! - **G4** What a peer sends ends at most its association.
 
+mod arrivals;
 mod link;
 mod machine;
 mod outgoing;
@@ -37,6 +40,7 @@ mod payload;
 mod proxies;
 mod questions;
 mod report;
+mod rights;
 mod spanning;
 mod spans;
 
@@ -45,21 +49,22 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::Duration;
 
 use portolan::PendingReply;
-use portolan_abi::node::{ByeReason, DeadReason, NodeId, PortId, ResolveFailure};
+use portolan::proxy::ProxyPort;
+use portolan_abi::node::{ByeReason, DeadReason, NodeId, ResolveFailure};
 use portolan_proto::node::{
-    Answer, Authenticated, ConnectionId, DomainKey, Event, Node, Over, PortKey, PortSettings,
-    Settings,
+    Answer, Authenticated, ConnectionId, DomainKey, Event, Node, Over, PortKey, Settings,
 };
-use portolan_sys::process::random;
-use portolan_transport::{Address, Connection, TransportError};
+use portolan_sys::process::Ready;
+use portolan_transport::{Address, Connection, Peer, TransportError};
 
-pub use report::{LostReport, Report, SpanReport};
+pub use report::{LostReport, Report, RightsReport, SpanReport};
 
 use link::Link;
 use machine::{Machine, time};
 use payload::Payload;
 use proxies::Proxies;
 use questions::Questions;
+use rights::Rights;
 use spans::{Span, Thing};
 
 /// How long a connection has to take the farewell.
@@ -156,7 +161,11 @@ pub struct Engine {
     last_domain: u32,
     proxies: Proxies,
     questions: Questions,
+    rights: Rights,
     happened: Vec<Happened>,
+    /// The next turn comes at once: the last one has ended before all was served, or there is something
+    /// to say.
+    goes_on: bool,
 }
 
 impl Engine {
@@ -180,7 +189,9 @@ impl Engine {
             last_domain: 0,
             proxies: Proxies::default(),
             questions: Questions::default(),
+            rights: Rights::default(),
             happened: Vec::new(),
+            goes_on: false,
         })
     }
 
@@ -212,12 +223,14 @@ impl Engine {
         }
         self.last_link += 1;
         let id = ConnectionId(self.last_link);
+        let proven = connection.peer() == Peer::Node(node);
         let link = Link::new(connection, id, node, now)?;
         self.links.insert(id, link);
         let with = Authenticated {
             node,
             expires: None,
             dialed,
+            proven,
         };
         self.node.connected(time(now), id, with);
         Ok(())
@@ -282,7 +295,7 @@ impl Engine {
 
     /// Has each link say in the next turn, which comes at once, what its node has to say.
     fn speak(&mut self) {
-        self.links.values_mut().for_each(|link| link.again = true);
+        self.goes_on = true;
     }
 
     /// Ends all connections, so that the next ones show and check certificates anew. Associations go
@@ -303,9 +316,18 @@ impl Engine {
         links.chain(self.machine.spans.values().map(|span| span.set.as_fd()))
     }
 
+    /// What polling the [descriptors](Self::descriptors) has found, in their order. The next step looks
+    /// only at connections that have something; without this, at all.
+    pub fn polled(&mut self, ready: &[Ready]) {
+        for (link, ready) in self.links.values_mut().zip(ready) {
+            link.polled = Some(ready.any());
+        }
+    }
+
     /// When to step though no descriptor is readable.
     pub fn wake_at(&self) -> Option<Duration> {
-        if self.links.values().any(|link| link.again) || !self.happened.is_empty() {
+        let is_due = self.goes_on || !self.happened.is_empty();
+        if is_due || self.links.values().any(|link| link.again) {
             return Some(self.machine.now);
         }
         let timeout = self
@@ -313,7 +335,13 @@ impl Engine {
             .next_timeout()
             .map(|at| Duration::from_nanos(at.0));
         let links = self.links.values().filter_map(Link::wake_at);
-        let others = [timeout, self.machine.wake_at(), self.questions.wake_at()];
+        let others = [
+            timeout,
+            self.machine.wake_at(),
+            self.questions.wake_at(),
+            self.rights.looks,
+            self.proxies.wake_at(),
+        ];
         links.chain(others.into_iter().flatten()).min()
     }
 
@@ -324,7 +352,9 @@ impl Engine {
         // What is promised to peers is counted by the slots that are free now.
         self.machine.count_slots(&mut self.node);
         for link in self.links.values_mut() {
-            link.receive(&mut self.node, &mut self.machine, at);
+            if link.may_have(now) {
+                link.receive(&mut self.node, &mut self.machine, at);
+            }
         }
         self.answer_flushes();
         self.handle();
@@ -333,7 +363,10 @@ impl Engine {
             self.node.timeout(at);
         }
         self.go_on_asking();
+        self.look_at_ports();
+        self.close_idle();
         self.machine.count_slots(&mut self.node);
+        self.goes_on = true;
         for _ in 0..ROUNDS {
             self.handle();
             for link in self.links.values_mut() {
@@ -341,7 +374,12 @@ impl Engine {
             }
             // What has come meanwhile, before this goes to sleep and is woken for it.
             let any = self.serve_domains();
+            if any {
+                // Room that was waited for is named once.
+                self.machine.count_slots(&mut self.node);
+            }
             if !self.handle() && !any {
+                self.goes_on = false;
                 break;
             }
         }
@@ -350,7 +388,7 @@ impl Engine {
 
     /// Handles what the protocol says has happened; whether something has.
     fn handle(&mut self) -> bool {
-        let mut any = false;
+        let mut any = self.handle_arrivals();
         while let Some(event) = self.node.poll_event() {
             any = true;
             self.event(event);
@@ -414,9 +452,12 @@ impl Engine {
                 // If not, the association is over by now.
                 let _ = self.node.lend(now, flow, port);
                 if let Ok(port) = port {
-                    self.machine.has_room(port);
+                    self.is_lent(port);
                 }
             }
+            Event::Claim { flow, port } => self.claimed(flow, port),
+            Event::Borrowed { borrow, flow } => self.has_borrowed(borrow, flow),
+            Event::WantSenders { flow } => self.senders_wanted(flow),
             Event::Resolved { flow, lent } => self.resolved(flow, lent),
             Event::Writable { flow } => self.writable(flow),
             Event::Dead { flow, lost, .. } => {
@@ -455,9 +496,11 @@ impl Engine {
 
     /// Nobody has a right on a port any more, unless it was lent again before this was heard.
     fn is_unused(&mut self, port: PortKey) {
-        if self.node.flows_to(port) == 0 && self.machine.take_back(port).is_some() {
-            let now = self.protocol_time();
-            self.node.remove_port(now, port, DeadReason::Closed);
+        if self.node.flows_to(port) == 0 {
+            // It stays known: who was given a right on it may claim it yet.
+            self.machine.rest(port);
+        } else {
+            self.asks_senders_anew(port);
         }
     }
 
@@ -494,24 +537,10 @@ impl Engine {
             return Err(ResolveFailure::Denied);
         }
         let found = span.find(name).ok_or(ResolveFailure::NoSuchPort)?;
-        let (key, synchronous) = (span.key, found.synchronous);
-        let slots = u32::try_from(found.slots).unwrap_or(u32::MAX);
-        let secret = random().map_err(|_| ResolveFailure::Other)?;
-        let lent = self.machine.lend(key, name, found);
-        let (port, is_new) = lent.ok_or(ResolveFailure::Full)?;
-        if is_new {
-            let origin = self.node.settings().node;
-            let serial = port.0;
-            let settings = PortSettings {
-                id: PortId { origin, serial },
-                secret,
-                domain: key,
-                synchronous,
-                slots,
-            };
-            self.node.add_port(port, settings);
-        }
-        Ok(port)
+        let key = span.key;
+        let port = self.lendable(key, name, &found);
+        let port = port.ok_or(ResolveFailure::Other)?;
+        self.lends(port).map_err(|_| ResolveFailure::Full)
     }
 
     /// The association with a peer is over: what its requests come to here nobody wants to know.
@@ -522,10 +551,15 @@ impl Engine {
                     span.remove(token.of::<PendingReply>());
                 }
             }
+            for (token, request) in span.onces() {
+                if request.peer == peer && request.association == association {
+                    span.remove(token.of::<ProxyPort>());
+                    self.machine.arrivals.settled(peer);
+                }
+            }
         }
     }
 
-    /// Serves what waits in the domains.
     /// Serves what has come in domains; whether something had. A set says once more that there is
     /// nothing before its descriptor is still.
     fn serve_domains(&mut self) -> bool {
@@ -551,12 +585,11 @@ impl Engine {
                         let Some(span) = self.machine.spans.get_mut(&key) else {
                             break;
                         };
-                        let pending = span.remove(token.of::<PendingReply>());
-                        if let Some(answer) = pending.and_then(|it| self.machine.answered(it)) {
-                            // A client whose node is gone needs none.
-                            let _ = self.node.answer(request, answer);
+                        if let Some(pending) = span.remove(token.of::<PendingReply>()) {
+                            self.answered(request, key, pending);
                         }
                     }
+                    Thing::Once(request) => self.once_used(key, request, token.of::<ProxyPort>()),
                     Thing::Ends => {
                         let span = self.machine.spans.get_mut(&key);
                         let ended = span.map(Span::ended).unwrap_or_default();

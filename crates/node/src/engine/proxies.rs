@@ -5,18 +5,27 @@
 //! ```text
 //! waited for ---Full, unreachable---> parked ---Writable, reachable---> waited for
 //!      \___ no sender is left, or the port there is dead ___ closed
+//!
+//! a right has come ---> parked, until there is a loan ---Borrowed---> waited for
 //! ```
+//!
+//! A proxy without senders is closed after a while, so that a right that comes and goes costs no
+//! records; at once, if the port's home wants to know ([`Engine::senders_wanted`]).
+
+mod table;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
-use portolan::proxy::{Answer, ProxyPort, Taken};
+use portolan::proxy::{Answer, KnownPort, ProxyPort, Taken};
 use portolan::{Deadline, Message, Notice, PortOptions, SendRight, Token};
-use portolan_abi::node::{Lent, NodeId, PortId};
-use portolan_proto::node::{self, DomainKey, FlowEnd, FlowKey, Outcome, RequestKey, Unsent};
+use portolan_abi::node::{Lent, NodeId, PORT_SECRET, PortId};
+use portolan_proto::node::{
+    self, BorrowKey, DomainKey, FlowEnd, FlowKey, Outcome, RequestKey, Unsent,
+};
 
 use super::Engine;
-use super::machine::{Asking, time};
+use super::machine::{Asking, Waits, time};
 use super::payload::Payload;
 use super::spans::Thing;
 
@@ -25,6 +34,9 @@ const TURN: usize = 64;
 /// Programs that wait at one proxy until what they sent is there; another one is told that it cannot
 /// be said.
 const MOST_FLUSHES: usize = 1024;
+
+/// How long a proxy without senders stays, if nobody wants to know.
+const IDLE: Duration = Duration::from_secs(1);
 
 /// Where the receive right of a proxy is.
 #[derive(Debug)]
@@ -43,14 +55,26 @@ pub(super) struct Proxy {
     pub(super) domain: DomainKey,
     /// The port's name there.
     pub(super) name: String,
-    pub(super) flow: FlowKey,
+    /// The port's home.
+    pub(super) home: NodeId,
+    /// Once there is a loan.
+    pub(super) flow: Option<FlowKey>,
+    /// Until then; and who has given the right.
+    borrow: Option<BorrowKey>,
+    giver: Option<NodeId>,
     port: PortId,
+    secret: [u8; PORT_SECRET],
+    /// The proxy's, in its domain.
+    number: u64,
     synchronous: bool,
     place: Place,
     /// Was taken off, and is one request too many.
     held: Option<(node::Message<Payload>, Answer)>,
-    /// It was told that no sender is left.
+    /// It was told that no sender is left; since when.
     unused: bool,
+    idle_since: Option<Duration>,
+    /// The port's home wants to know when it is unused.
+    counted: bool,
     pub(super) sent: u64,
     /// Programs that wait until so many of them are in the port there.
     flushes: VecDeque<(u64, Answer)>,
@@ -77,6 +101,9 @@ impl Proxy {
 pub(super) struct Proxies {
     pub(super) all: BTreeMap<u64, Proxy>,
     by_flow: BTreeMap<FlowKey, u64>,
+    by_borrow: BTreeMap<BorrowKey, u64>,
+    /// By their numbers in their domains.
+    by_number: BTreeMap<(DomainKey, u64), u64>,
     last: u64,
     /// Those at which programs wait.
     flushing: BTreeSet<u64>,
@@ -97,7 +124,9 @@ impl Engine {
         let mut all = self.proxies.all.iter();
         let same = all.find(|(_, proxy)| {
             let is_it = proxy.port == lent.port && proxy.domain == domain;
-            is_it && proxy.flow.peer == flow.peer && proxy.flow.association == flow.association
+            let is_now =
+                |its: FlowKey| (its.peer, its.association) == (flow.peer, flow.association);
+            is_it && proxy.secret == lent.secret && proxy.flow.is_none_or(is_now)
         });
         if let Some((id, _)) = same {
             let id = *id;
@@ -120,26 +149,42 @@ impl Engine {
         }
         self.proxies.last += 1;
         let id = self.proxies.last;
+        let known = KnownPort::of(&right);
+        let number = known.number();
         let token = span.add(port, Thing::Proxy(id))?;
         let proxy = Proxy {
             domain,
             name: name.to_owned(),
-            flow,
+            home: flow.peer,
+            flow: Some(flow),
+            borrow: None,
+            giver: None,
             port: lent.port,
+            secret: lent.secret,
+            number,
             synchronous: lent.synchronous,
             place: Place::Waits(token),
             held: None,
             unused: false,
+            idle_since: None,
+            counted: false,
             sent: 0,
             flushes: VecDeque::new(),
         };
         self.proxies.all.insert(id, proxy);
         self.proxies.by_flow.insert(flow, id);
+        self.proxies.by_number.insert((domain, number), id);
+        let arrivals = &mut self.machine.arrivals;
+        arrivals.has_proxy(domain, lent.port, lent.secret, known);
         Some(right)
     }
 
     /// Does something with a proxy's port.
-    fn port_of<T>(&mut self, id: u64, act: impl FnOnce(&mut ProxyPort) -> T) -> Option<T> {
+    pub(super) fn port_of<T>(
+        &mut self,
+        id: u64,
+        act: impl FnOnce(&mut ProxyPort) -> T,
+    ) -> Option<T> {
         let proxy = self.proxies.all.get_mut(&id)?;
         match &mut proxy.place {
             Place::Waits(token) => {
@@ -157,7 +202,9 @@ impl Engine {
             let Some(proxy) = self.proxies.all.get_mut(&id) else {
                 return;
             };
-            let flow = proxy.flow;
+            let Some(flow) = proxy.flow else {
+                return self.park(id);
+            };
             match self.node.takes(flow) {
                 Ok(()) => {}
                 Err(Unsent::Full | Unsent::Unreachable { .. }) => return self.park(id),
@@ -187,23 +234,29 @@ impl Engine {
         let Some(proxy) = self.proxies.all.get_mut(&id) else {
             return false;
         };
-        let (flow, synchronous) = (proxy.flow, proxy.synchronous);
+        let (Some(flow), domain, synchronous) = (proxy.flow, proxy.domain, proxy.synchronous)
+        else {
+            return false;
+        };
+        let to = (flow.peer, flow.association);
         match taken {
             Taken::Message(message) if !synchronous => {
-                let Some(message) = self.machine.outgoing(message) else {
+                let Some(message) = self.outgoing(to, domain, message) else {
                     return true;
                 };
-                proxy.sent += 1;
                 if let Err(refused) = self.node.send(flow, message) {
                     // It was asked before: so it is the message.
                     self.machine.left_behind += 1;
-                    proxy.sent -= 1;
+                    self.take_rights_back(&refused.item.rights);
                     return !matches!(refused.why, Unsent::Dead);
                 }
                 self.machine.sent += 1;
+                if let Some(proxy) = self.proxies.all.get_mut(&id) {
+                    proxy.sent += 1;
+                }
             }
             Taken::Request(message, answer) if synchronous => {
-                match self.machine.outgoing(message) {
+                match self.outgoing(to, domain, message) {
                     Some(message) => return self.ask_on(id, message, answer),
                     None => answer.dropped(),
                 }
@@ -220,6 +273,7 @@ impl Engine {
                 }
             }
             Taken::Notice(Notice::NoMoreSenders) => proxy.unused = true,
+            // One that this machine has made is a proxy of its own.
             // No right on it goes elsewhere than to programs of this domain, and those have sent
             // what the port takes.
             Taken::Request(_, answer) => answer.dropped(),
@@ -233,12 +287,15 @@ impl Engine {
         let Some(proxy) = self.proxies.all.get_mut(&id) else {
             return false;
         };
-        let (flow, domain) = (proxy.flow, proxy.domain);
+        let (Some(flow), domain) = (proxy.flow, proxy.domain) else {
+            return false;
+        };
         match self.node.request(flow, domain, None, message) {
             Ok(request) => {
                 proxy.sent += 1;
                 self.machine.sent += 1;
-                let asking = Asking { domain, answer };
+                let what = Waits::Answer(answer);
+                let asking = Asking { domain, what };
                 self.machine.asking.insert(request, asking);
                 true
             }
@@ -252,7 +309,10 @@ impl Engine {
                         }
                         self.park(id);
                     }
-                    _ => answer.dropped(),
+                    _ => {
+                        answer.dropped();
+                        self.take_rights_back(&refused.item.rights);
+                    }
                 }
                 false
             }
@@ -264,7 +324,8 @@ impl Engine {
         let now = self.protocol_time();
         let all = self.machine.asking.iter();
         let gone = all.filter(|(request, asking)| {
-            request.peer == peer && asking.domain == domain && !asking.answer.is_wanted()
+            let is_its = request.peer == peer && asking.domain == domain;
+            is_its && matches!(&asking.what, Waits::Answer(answer) if !answer.is_wanted())
         });
         let gone: Vec<RequestKey> = gone.map(|(request, _)| *request).collect();
         for request in &gone {
@@ -314,7 +375,7 @@ impl Engine {
     /// The proxies of ports of a peer.
     fn of_peer(&self, peer: NodeId) -> Vec<u64> {
         let all = self.proxies.all.iter();
-        let its = all.filter(|(_, proxy)| proxy.flow.peer == peer);
+        let its = all.filter(|(_, proxy)| proxy.home == peer);
         its.map(|(id, _)| *id).collect()
     }
 
@@ -343,7 +404,7 @@ impl Engine {
             let Some(proxy) = all.get_mut(id) else {
                 return false;
             };
-            if let Some(first) = node.first_kept(proxy.flow) {
+            if let Some(first) = proxy.flow.and_then(|flow| node.first_kept(flow)) {
                 proxy.have_arrived(first);
             }
             !proxy.flushes.is_empty()
@@ -359,10 +420,10 @@ impl Engine {
             let Some(proxy) = self.proxies.all.get_mut(&id) else {
                 continue;
             };
-            if proxy.flow.association != association {
+            let Some(flow) = proxy.flow.filter(|flow| flow.association == association) else {
                 continue;
-            }
-            let end = flows.iter().find(|end| end.flow == proxy.flow);
+            };
+            let end = flows.iter().find(|end| end.flow == flow);
             proxy.have_arrived(end.map_or(0, |end| end.acknowledged));
             let name = self.machine.name_of(peer);
             let flushes = proxy.flushes.drain(..);
@@ -410,7 +471,7 @@ impl Engine {
     fn lose(&mut self, id: u64, messages: u64) {
         let proxy = self.proxies.all.get(&id);
         if let Some(proxy) = proxy.filter(|proxy| !proxy.synchronous && messages > 0) {
-            *self.proxies.lost.entry(proxy.flow.peer).or_default() += messages;
+            *self.proxies.lost.entry(proxy.home).or_default() += messages;
         }
     }
 
@@ -423,14 +484,24 @@ impl Engine {
     }
 
     /// Closes a proxy: its rights are dead names, and what it has not sent on is dropped.
-    fn close_proxy(&mut self, id: u64) {
+    pub(super) fn close_proxy(&mut self, id: u64) {
         let queued = self.empty(id, Answer::server_dead);
         self.lose(id, queued);
         let Some(mut proxy) = self.proxies.all.remove(&id) else {
             return;
         };
-        self.proxies.by_flow.remove(&proxy.flow);
-        let held = proxy.held.take().map(|(_, answer)| answer);
+        let (domain, number) = (proxy.domain, proxy.number);
+        self.proxies.by_number.remove(&(domain, number));
+        let arrivals = &mut self.machine.arrivals;
+        arrivals.has_none(domain, proxy.port, proxy.secret, number);
+        if let Some(giver) = proxy.giver {
+            arrivals.settled(giver);
+        }
+        let held = proxy.held.take();
+        if let Some((message, _)) = &held {
+            self.take_rights_back(&message.rights);
+        }
+        let held = held.map(|(_, answer)| answer);
         let flushes = proxy.flushes.drain(..).map(|(_, answer)| answer);
         flushes.chain(held).for_each(Answer::server_dead);
         if let Place::Waits(token) = proxy.place
@@ -438,26 +509,55 @@ impl Engine {
         {
             span.remove(token);
         }
-        // If the association is over, so is the flow.
-        let _ = self.node.close(proxy.flow);
+        if let Some(borrow) = proxy.borrow {
+            self.proxies.by_borrow.remove(&borrow);
+            self.node.unborrow(borrow);
+        }
+        if let Some(flow) = proxy.flow {
+            self.proxies.by_flow.remove(&flow);
+            // If the association is over, so is the flow.
+            let _ = self.node.close(flow);
+        }
     }
 
-    fn close_if_unused(&mut self, id: u64) {
-        let Some(proxy) = self.proxies.all.get(&id) else {
+    /// Closes the proxies that have been without senders for long enough.
+    pub(super) fn close_idle(&mut self) {
+        let now = self.machine.now;
+        let is_due = |proxy: &Proxy| proxy.idle_since.is_some_and(|since| since + IDLE <= now);
+        let due = self.proxies.all.iter().filter(|(_, proxy)| is_due(proxy));
+        let due: Vec<u64> = due.map(|(id, _)| *id).collect();
+        due.into_iter().for_each(|id| self.close_if_unused(id));
+    }
+
+    pub(super) fn close_if_unused(&mut self, id: u64) {
+        let Some(proxy) = self.proxies.all.get_mut(&id) else {
             return;
         };
-        if !proxy.unused || proxy.held.is_some() {
+        if !proxy.unused || proxy.held.is_some() || proxy.flow.is_none() {
+            proxy.idle_since = None;
             return;
         }
+        let now = self.machine.now;
+        let is_late = proxy.idle_since.is_some_and(|since| since + IDLE <= now);
+        let closes = proxy.counted || is_late;
         let left = self.port_of(id, |port| (port.senders(), port.depth()));
         match left {
-            Some((0, 0)) => self.close_proxy(id),
+            Some((0, 0)) if closes => self.close_proxy(id),
+            Some((0, 0)) => {
+                if let Some(proxy) = self.proxies.all.get_mut(&id) {
+                    proxy.idle_since.get_or_insert(now);
+                }
+            }
             // More was sent before the last right went.
-            Some((0, _)) => {}
+            Some((0, _)) => {
+                if let Some(proxy) = self.proxies.all.get_mut(&id) {
+                    proxy.idle_since = None;
+                }
+            }
             // It was handed out again meanwhile.
             _ => {
                 if let Some(proxy) = self.proxies.all.get_mut(&id) {
-                    proxy.unused = false;
+                    (proxy.unused, proxy.idle_since) = (false, None);
                 }
                 self.port_of(id, |port| port.request_no_more_senders());
             }
@@ -469,10 +569,23 @@ impl Engine {
         let Some(asking) = self.machine.asking.remove(&request) else {
             return;
         };
-        let Asking { domain, answer } = asking;
+        let Asking { domain, what } = asking;
+        let answer = match what {
+            Waits::Answer(answer) | Waits::Once(answer) => answer,
+            // The receiver's node has a loan, or wants none: the right is not kept any more. An honest
+            // node says nothing more.
+            Waits::Keep(_) => {
+                if let Outcome::Answered(node::Answer::Reply(reply)) = outcome {
+                    for given in reply.rights {
+                        let _ = self.node.answer(given.request, node::Answer::Dropped);
+                    }
+                }
+                return;
+            }
+        };
         match outcome {
             Outcome::Answered(node::Answer::Reply(reply)) => {
-                match self.machine.message(domain, reply) {
+                match self.incoming(domain, reply) {
                     // A client that is gone needs none.
                     Some(message) => drop(answer.reply(message)),
                     None => answer.dropped(),
@@ -486,7 +599,7 @@ impl Engine {
         // Another one may be made.
         let all = self.proxies.all.iter();
         let its = all.filter(|(_, proxy)| {
-            let is_same = proxy.flow.peer == request.peer && proxy.domain == domain;
+            let is_same = proxy.home == request.peer && proxy.domain == domain;
             is_same && proxy.held.is_some()
         });
         let its = its.map(|(id, _)| *id).next();

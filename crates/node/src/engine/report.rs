@@ -6,6 +6,7 @@ use portolan_abi::node::NodeId;
 use serde::{Deserialize, Serialize};
 
 use super::Engine;
+use super::machine::Waits;
 
 /// A domain that is spanned.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -98,10 +99,32 @@ pub struct PeerReport {
     pub lasts: Duration,
     /// The last round trip.
     pub round_trip: Option<Duration>,
+    /// How many nanoseconds its clock is ahead, and by how much that is wrong at the most.
+    pub clock: Option<(i64, Duration)>,
     /// Bytes written to it, and read, on the connections that there are.
     pub bytes: (u64, u64),
     /// Bytes in flight, and how many may be.
     pub in_flight: (u64, u64),
+}
+
+/// Rights in messages.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RightsReport {
+    /// Given to peers since this node was started.
+    pub given: u64,
+    /// Come from peers since then.
+    pub come: u64,
+    /// Kept here, because the peers that they were given to have no loans yet.
+    pub kept: usize,
+    /// Send-once rights of programs here that peers have.
+    pub lent_once: usize,
+    /// Ports of other nodes that rights were given on, and that are not lent yet.
+    pub borrowing: usize,
+    /// How often the borrowers of a port were asked for their senders, because its receiver wants to
+    /// know when there are none.
+    pub senders_asked: u64,
+    /// How often a peer has asked for senders.
+    pub senders_told: u64,
 }
 
 /// An engine.
@@ -122,6 +145,8 @@ pub struct Report {
     pub delivered: u64,
     /// Messages that were lost.
     pub lost: Vec<LostReport>,
+    /// Rights in messages.
+    pub rights: RightsReport,
 }
 
 impl Engine {
@@ -139,17 +164,17 @@ impl Engine {
                 let Some(proxy) = self.proxies.all.get(&id) else {
                     continue;
                 };
-                let first = self.node.first_kept(proxy.flow);
+                let first = proxy.flow.and_then(|flow| self.node.first_kept(flow));
                 proxies.push(ProxyReport {
                     name: proxy.name.clone(),
-                    node: self.machine.name_of(proxy.flow.peer),
+                    node: self.machine.name_of(proxy.home),
                     sent: proxy.sent,
                     depth,
                     unacknowledged: proxy.sent.saturating_sub(first.unwrap_or(proxy.sent)),
                     waits: proxy.is_parked(),
                 });
             }
-            let lent = self.machine.lent.iter();
+            let lent = self.machine.awake();
             let lent = lent.filter(|(_, lent)| lent.domain == key);
             let lent = lent.map(|(port, lent)| {
                 let waiting = self.node.port_view(*port);
@@ -165,6 +190,7 @@ impl Engine {
                 continue;
             };
             let asking = self.machine.asking.values();
+            let asking = asking.filter(|it| matches!(it.what, Waits::Answer(_)));
             spans.push(SpanReport {
                 domain: span.settings.domain.clone(),
                 local: span.settings.local.clone(),
@@ -189,26 +215,45 @@ impl Engine {
             sent: self.machine.sent,
             delivered: self.machine.delivered,
             lost: lost.collect(),
+            rights: self.rights_report(),
+        }
+    }
+
+    fn rights_report(&self) -> RightsReport {
+        let asking = || self.machine.asking.values();
+        let kept = asking().filter(|it| matches!(it.what, Waits::Keep(_)));
+        let once = asking().filter(|it| matches!(it.what, Waits::Once(_)));
+        RightsReport {
+            given: self.rights.gave,
+            come: self.rights.came,
+            kept: kept.count(),
+            lent_once: once.count(),
+            borrowing: self.node.borrowing(),
+            senders_asked: self.rights.asked,
+            senders_told: self.rights.heard,
         }
     }
 
     /// Messages of programs here that are not in their ports yet, of nodes that can be reached.
     pub fn undelivered(&mut self) -> u64 {
         let all = self.proxies.all.iter();
-        let all: Vec<_> = all.map(|(id, it)| (*id, it.flow, it.sent)).collect();
+        let all = all.map(|(id, it)| (*id, it.home, it.flow, it.sent));
+        let all: Vec<_> = all.collect();
         let mut count = 0;
-        for (id, flow, sent) in all {
-            let peer = self.node.peer_view(flow.peer);
+        for (id, home, flow, sent) in all {
+            let peer = self.node.peer_view(home);
             if peer.is_none_or(|peer| peer.is_unreachable) {
                 continue;
             }
-            let first = self.node.first_kept(flow).unwrap_or(sent);
+            let first = flow.and_then(|flow| self.node.first_kept(flow));
+            let first = first.unwrap_or(sent);
             count += sent.saturating_sub(first) + self.depth_of(id) as u64;
         }
         count
     }
 
     fn peers(&self, now: Duration) -> Vec<PeerReport> {
+        let time = self.protocol_time();
         let mut nodes: Vec<NodeId> = self.node.peers().collect();
         nodes.extend(self.links.values().map(|link| link.peer));
         nodes.sort_unstable();
@@ -239,6 +284,10 @@ impl Engine {
                     is_linked: self.is_linked(node),
                     is_unreachable,
                     lasts: now.saturating_sub(since.unwrap_or(now)),
+                    clock: view
+                        .as_ref()
+                        .and_then(|view| view.clock)
+                        .map(|clock| (clock.nanos(), clock.error(time))),
                     round_trip: view.and_then(|view| view.round_trip),
                     bytes,
                     in_flight: self.node.in_flight(node).unwrap_or((0, 0)),

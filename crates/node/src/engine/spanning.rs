@@ -7,6 +7,7 @@ use portolan_abi::node::{DeadReason, NodeId};
 use portolan_proto::node::{Answer, DomainKey, PortKey, RequestKey};
 
 use super::Engine;
+use super::machine::Waits;
 use super::spans::Span;
 use crate::config;
 
@@ -51,16 +52,22 @@ impl Engine {
         let Some(span) = self.machine.spans.remove(&key) else {
             return;
         };
-        for (_, request) in span.serving() {
+        for (_, request) in span.serving().into_iter().chain(span.onces()) {
             // Of an association that is over nobody waits for it.
             let _ = self.node.answer(request, Answer::ServerDead);
+        }
+        for (_, request) in span.onces() {
+            self.machine.arrivals.settled(request.peer);
         }
         let asking = self.machine.asking.iter();
         let open = asking.filter(|(_, asking)| asking.domain == key);
         let open: Vec<RequestKey> = open.map(|(request, _)| *request).collect();
         for request in open {
             if let Some(asking) = self.machine.asking.remove(&request) {
-                asking.answer.server_dead();
+                match asking.what {
+                    Waits::Answer(answer) | Waits::Once(answer) => answer.server_dead(),
+                    Waits::Keep(_) => {}
+                }
             }
             self.node.abandon(now, request);
         }

@@ -19,6 +19,8 @@ pub(super) enum Thing {
     Proxy(u64),
     /// A request of a peer that is with its server.
     Serving(RequestKey),
+    /// A send-once right of a peer that is with a program.
+    Once(RequestKey),
     /// Room in a port that is lent.
     Room(PortKey),
     /// Where it is told of the ends of ports.
@@ -143,6 +145,16 @@ impl Span {
             }
         }
         ended
+    }
+
+    /// The send-once rights of peers that are with programs.
+    pub(super) fn onces(&self) -> Vec<(Token, RequestKey)> {
+        let things = self.things.iter();
+        let onces = things.filter_map(|(token, thing)| match thing {
+            Thing::Once(request) => Some((*token, *request)),
+            _ => None,
+        });
+        onces.collect()
     }
 
     /// The requests of peers that are with their servers.

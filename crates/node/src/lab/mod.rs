@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use crate::ending::Ending;
 use crate::state::State;
-use crate::up::{self, Ask, PeerState, Status};
+use crate::up::{self, PeerState};
 use crate::{NodeError, Result};
 use portolan_sys::process::poll;
 
@@ -194,10 +194,7 @@ impl Drop for Lab {
 
 /// Whether a node is linked with so many peers.
 fn is_linked(place: &Place, peers: usize) -> bool {
-    let Ok(answer) = up::ask(&place.state, Ask::Status) else {
-        return false;
-    };
-    serde_json::from_str::<Status>(&answer).is_ok_and(|status| {
+    up::status(&place.state).is_ok_and(|status| {
         let up = status.peers.iter().filter(|p| p.state == PeerState::Up);
         up.count() >= peers
     })

@@ -15,6 +15,9 @@
 //! | `portolan_node_waiting_messages` | | messages in proxy ports that were not sent on |
 //! | `portolan_node_messages_sent_total`, `.._delivered_total` | | messages to other nodes, and into ports here |
 //! | `portolan_node_left_behind_total` | | messages that could not travel |
+//! | `portolan_node_rights_given_total` | | rights in messages to other nodes |
+//! | `portolan_node_rights_come_total` | | rights in messages of other nodes |
+//! | `portolan_node_senders_asked_total` | | ports whose borrowers were asked for their senders |
 //! | `portolan_node_links_total`, `.._links_lost_total` | | associations that have begun, links that were lost |
 //! | `portolan_node_joined_total`, `.._refused_total` | | newcomers that were let in; newcomers, connections and peers that were refused |
 //! | `portolan_node_forgotten` | | nodes that are refused |
@@ -183,6 +186,21 @@ fn record(status: &Status, counts: &Counts) {
             "portolan_node_left_behind_total",
             "messages that could not travel",
             status.left_behind,
+        ),
+        (
+            "portolan_node_rights_given_total",
+            "rights in messages to other nodes",
+            status.rights.given,
+        ),
+        (
+            "portolan_node_rights_come_total",
+            "rights in messages of other nodes",
+            status.rights.come,
+        ),
+        (
+            "portolan_node_senders_asked_total",
+            "ports whose borrowers were asked for their senders",
+            status.rights.senders_asked,
         ),
         (
             "portolan_node_links_total",

@@ -42,7 +42,7 @@ use portolan_transport::{
 
 pub use control::{Ask, ask};
 pub use log::LogFormat;
-pub use status::{AuthorityStatus, PeerState, PeerStatus, SpanState, SpanStatus, Status};
+pub use status::{AuthorityStatus, PeerState, PeerStatus, SpanState, SpanStatus, Status, status};
 pub use trust::state_in;
 
 use crate::audit::{self, Event};
@@ -183,6 +183,7 @@ impl Node {
         settings.silent_after = config.silent_after;
         settings.dead_after = config.dead_after;
         settings.ping_after = settings.ping_after.min(config.silent_after / 3);
+        settings.clock_at_zero = monotonic_at_zero(&*clock);
         let engine = Engine::new(settings, &config.name).map_err(|name| NodeError::Wrong {
             what: format!("{name:?} is no name of a node"),
         })?;
@@ -231,7 +232,7 @@ impl Node {
 
     /// Waits until something can go on. Whether anything but messages can: they come often, and each
     /// of the others costs a system call to ask.
-    fn wait(&self, ending: &Ending) -> Result<bool> {
+    fn wait(&mut self, ending: &Ending) -> Result<bool> {
         let mut fds: Vec<BorrowedFd<'_>> = ending.descriptors().collect();
         fds.push(self.names.as_fd());
         fds.push(self.listener.descriptor());
@@ -261,6 +262,7 @@ impl Node {
         let wake = self.engine.wake_at().map_or(due, |wake| wake.min(due));
         let by = Instant::now() + wake.saturating_sub(now);
         let ready = poll(&fds, Some(by)).map_err(NodeError::system("cannot wait"))?;
+        self.engine.polled(&ready[others..]);
         let is_called = ready.iter().take(others).any(|ready| ready.any());
         Ok(is_called || self.clock.now() >= due)
     }
@@ -603,4 +605,17 @@ impl Node {
         programs.leave_file();
         Ok(())
     }
+}
+
+/// What the monotonic clock of this machine, that of traces and of all programs, showed when `clock`
+/// began. By the shortest of a few looks, because a thread may lose its processor during one.
+fn monotonic_at_zero(clock: &dyn Clock) -> Duration {
+    let looks = (0..8).map(|_| {
+        let before = clock.now();
+        let monotonic = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        let monotonic = Duration::try_from(monotonic).unwrap_or_default();
+        let took = clock.now().saturating_sub(before);
+        (took, monotonic.saturating_sub(before + took / 2))
+    });
+    looks.min().map_or(Duration::ZERO, |(_, shown)| shown)
 }

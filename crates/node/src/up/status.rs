@@ -6,10 +6,13 @@ use portolan_transport::NodeId;
 use serde::{Deserialize, Serialize};
 
 use super::Node;
+use super::control::{Ask, ask};
 use super::dial::{Dial, Phase};
 use super::metrics::Metrics;
 use crate::authority::{Authority, renew_at};
-use crate::engine::{LostReport, Report, SpanReport};
+use crate::engine::{LostReport, Report, RightsReport, SpanReport};
+use crate::state::State;
+use crate::{NodeError, Result};
 
 /// A running node.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -42,6 +45,9 @@ pub struct Status {
     pub left_behind: u64,
     /// Messages that were lost with a peer that was given up, or with its ports.
     pub lost: Vec<LostReport>,
+    /// Rights in messages.
+    #[serde(default)]
+    pub rights: RightsReport,
 }
 
 /// An authority that it believes.
@@ -104,6 +110,12 @@ pub struct PeerStatus {
     pub for_ms: u64,
     /// The last round trip, in microseconds.
     pub round_trip_us: Option<u64>,
+    /// How many nanoseconds its monotonic clock is ahead of this machine's.
+    #[serde(default)]
+    pub clock_offset_ns: Option<i64>,
+    /// By how many that is wrong at the most.
+    #[serde(default)]
+    pub clock_error_ns: Option<u64>,
     /// Bytes written to it, on the connections that there are.
     pub sent_bytes: u64,
     /// Bytes read from it.
@@ -140,12 +152,25 @@ impl PeerState {
     }
 }
 
+/// Asks the node that runs with this state directory how it is.
+///
+/// # Errors
+///
+/// [`NodeError::NotRunning`], [`NodeError::Silent`]; [`NodeError::Wrong`] if its answer cannot be read.
+pub fn status(state: &State) -> Result<Status> {
+    let answer = ask(state, Ask::Status)?;
+    serde_json::from_str(&answer).map_err(|error| NodeError::Wrong {
+        what: format!("the running node's answer cannot be read ({error}): is it another version?"),
+    })
+}
+
 impl Node {
     /// How it is.
     pub(super) fn status(&mut self) -> Status {
         let now = self.clock.now();
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         // A peer is told of once: with what is said of its connection, if that is made anew.
         let dial_of = |node: NodeId| self.dials.iter().find(|dial| dial.node == Some(node));
         let Report {
@@ -153,6 +178,7 @@ impl Node {
             peers,
             left_behind,
             lost,
+            rights,
             ..
         } = self.engine.report(now);
         let spans = self.spans.status(spans);
@@ -170,6 +196,8 @@ impl Node {
                 },
                 for_ms: millis(peer.lasts),
                 round_trip_us: peer.round_trip.map(micros),
+                clock_offset_ns: peer.clock.map(|(ahead, _)| ahead),
+                clock_error_ns: peer.clock.map(|(_, error)| nanos(error)),
                 sent_bytes: peer.bytes.0,
                 received_bytes: peer.bytes.1,
                 in_flight_bytes: peer.in_flight.0,
@@ -188,6 +216,8 @@ impl Node {
             state: dial.state(),
             for_ms: millis(now.saturating_sub(dial.since)),
             round_trip_us: None,
+            clock_offset_ns: None,
+            clock_error_ns: None,
             sent_bytes: 0,
             received_bytes: 0,
             in_flight_bytes: 0,
@@ -209,6 +239,7 @@ impl Node {
             spans,
             left_behind,
             lost,
+            rights,
         }
     }
 }

@@ -153,6 +153,7 @@ fn message(number: u64, extents: &[u64], inline: &[u8]) -> Vec<u8> {
     let record = MessageRecord {
         body,
         lengths: extents.to_vec(),
+        rights: Vec::new(),
         header: b"evil",
         inline,
     };
@@ -282,6 +283,7 @@ fn garbage_at_each_stage_ends_the_association_and_nothing_else() {
                 let answer = MessageRecord {
                     body,
                     lengths,
+                    rights: Vec::new(),
                     header,
                     inline,
                 };

@@ -8,6 +8,8 @@ mod faults;
 mod hostile;
 mod machine;
 mod messages;
+mod rights;
+mod room;
 
 /// Each scene over each network.
 macro_rules! scenes {

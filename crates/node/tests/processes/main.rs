@@ -1,6 +1,7 @@
 //! Nodes as processes over loopback: making, inviting, joining, links, forgetting, ends.
 
 mod authority;
+mod examples;
 mod formats;
 mod operation;
 mod peers;
@@ -61,6 +62,17 @@ fn a_newcomer_joins_by_one_line_and_both_are_linked() {
     until("the round trip is known", || {
         roof.status()["peers"][0]["round_trip_us"].is_u64()
     });
+    // Both have one clock, that of this machine, and the measure says by how much it may be wrong.
+    for machine in [&hall, &roof] {
+        let clock = || {
+            let peer = machine.status()["peers"][0].clone();
+            let ahead = peer["clock_offset_ns"].as_i64()?;
+            Some((ahead.unsigned_abs(), peer["clock_error_ns"].as_u64()?))
+        };
+        until("the clocks are compared", || clock().is_some());
+        let (wrong, most) = clock().unwrap();
+        assert!(wrong <= most, "{wrong} ns, at most {most}");
+    }
     assert!(roof.succeeds(&["status"]).contains("hall"));
     // Keys are for their owner alone.
     for file in [

@@ -67,6 +67,7 @@ impl Connection {
     pub(super) fn next_record(
         &mut self,
         now: Time,
+        clock: u64,
         members: &[(NodeId, String)],
     ) -> Option<Vec<u8>> {
         let sent = Sent::default();
@@ -81,7 +82,7 @@ impl Connection {
             let echo = self.echo.take();
             let held = echo.map_or(0, |(_, at)| now.0.saturating_sub(at.0));
             let ping = Ping {
-                clock: now.0,
+                clock,
                 echo: echo.map(|(clock, _)| clock),
                 held,
             };

@@ -33,11 +33,25 @@ pub enum Fault {
     KeepsCredit,
     /// Transfers of one flow take turns.
     MixesTransfers,
+    /// The giver of a right is told that the receiver has a loan before it has one.
+    ForgetsKeep,
+    /// A right whose claim is under way when the connection ends is told dead.
+    GivesUpClaims,
+    /// A claim is believed without its secret, and by the port's number alone.
+    LendsAnyPort,
+    /// The end of a port is not told.
+    HidesDeath,
+    /// Borrowers are asked for their senders though no port wants to know.
+    CountsUnasked,
+    /// A right in an answer that nobody waits for is not given back.
+    LosesRights,
+    /// An acknowledgement that goes with the next record is said in no other way.
+    WithholdsAcknowledgements,
 }
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 21] = [
         Self::DeliversTwice,
         Self::DeliversAhead,
         Self::AcknowledgesRefused,
@@ -52,6 +66,13 @@ impl Fault {
         Self::KeepsAnswers,
         Self::KeepsCredit,
         Self::MixesTransfers,
+        Self::ForgetsKeep,
+        Self::GivesUpClaims,
+        Self::LendsAnyPort,
+        Self::HidesDeath,
+        Self::CountsUnasked,
+        Self::LosesRights,
+        Self::WithholdsAcknowledgements,
     ];
 }
 

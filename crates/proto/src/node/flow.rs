@@ -20,6 +20,9 @@ use std::collections::{BTreeMap, VecDeque};
 /// Messages that a flow takes and has not sent: enough to see that there is more to send. All
 /// others stay in the proxy port, where their senders see how full it is.
 pub(super) const UNSENT: u64 = 4;
+/// Messages that a flow without credit may have under way, each in the hope of a free slot: so many
+/// requests do not wait for the acknowledgement of the first one, which goes with its answer.
+pub(super) const PROBES: u64 = 4;
 /// Credit that a busy flow is given in advance, at first and at the most.
 pub(super) const ADVANCE: core::ops::RangeInclusive<u64> = 4..=4096;
 
@@ -50,15 +53,15 @@ pub(super) struct Kept<P> {
 pub(super) struct Sending<P> {
     /// The port, once it is resolved.
     pub(super) lent: Option<Lent>,
+    /// Which right the port is claimed for, until it is resolved.
+    pub(super) claim: Option<super::BorrowKey>,
     /// The number of `kept[0]`.
     pub(super) first: u64,
     pub(super) kept: VecDeque<Kept<P>>,
     /// The number that is sent next.
     pub(super) cursor: u64,
-    /// Numbers below have credit.
+    /// Numbers below have credit. What is sent from there on is a probe.
     pub(super) limit: u64,
-    /// The probe that is under way.
-    pub(super) probe: Option<u64>,
     /// The receiver has the flow in its fair queue.
     pub(super) waiting: bool,
     /// All numbers below were sent once.
@@ -83,11 +86,11 @@ impl<P> Sending<P> {
     pub(super) fn new() -> Self {
         Self {
             lent: None,
+            claim: None,
             first: 0,
             kept: VecDeque::new(),
             cursor: 0,
             limit: 0,
-            probe: None,
             waiting: false,
             reached: 0,
             empty: None,
@@ -117,7 +120,7 @@ impl<P> Sending<P> {
             May::No
         } else if self.cursor < self.limit {
             May::Credit
-        } else if self.cursor == self.limit && self.probe.is_none() && !self.waiting {
+        } else if self.cursor - self.limit < PROBES && !self.waiting {
             May::Probe
         } else {
             May::No
@@ -125,7 +128,7 @@ impl<P> Sending<P> {
     }
 
     /// The message at the cursor is sent; whether its record says that there is more than credit.
-    pub(super) fn sent(&mut self, may: May, way: Way) -> bool {
+    pub(super) fn sent(&mut self, way: Way) -> bool {
         let number = self.cursor;
         if let Some(kept) = self.at(number) {
             kept.way = way;
@@ -133,9 +136,6 @@ impl<P> Sending<P> {
         self.cursor += 1;
         self.reached = self.reached.max(self.cursor);
         self.empty = None;
-        if may == May::Probe {
-            self.probe = Some(number);
-        }
         // Then the receiver gives it credit, or has it wait: it is not asked twice.
         let more = self.cursor >= self.limit && self.next() > self.cursor;
         if more {
@@ -155,9 +155,6 @@ impl<P> Sending<P> {
         }
         self.cursor = self.cursor.max(self.first);
         self.limit = self.limit.max(self.first);
-        if self.probe.is_some_and(|probe| probe < number) {
-            self.probe = None;
-        }
         if self.kept.is_empty() && self.limit > self.next() {
             self.empty = Some(self.limit);
         }
@@ -170,9 +167,6 @@ impl<P> Sending<P> {
             self.waiting = false;
         }
         self.limit = number.max(self.first);
-        if self.probe.is_some_and(|probe| probe < self.limit) {
-            self.probe = None;
-        }
         if self.kept.is_empty() && self.limit > self.next() {
             self.empty = Some(self.limit);
         }
@@ -202,7 +196,6 @@ impl<P> Sending<P> {
         }
         self.cursor = self.cursor.min(from);
         self.limit = from;
-        self.probe = None;
         self.empty = None;
         ways
     }

@@ -2,6 +2,7 @@
 
 use super::association::Association;
 use super::association::Context;
+use super::clock::{ClockOffset, Exchange};
 use super::connection::{Connection, agreed, own_part};
 use super::machine::{Node, Peer, context};
 use super::types::{Authenticated, ConnectionId, Event, Home, Wall};
@@ -9,8 +10,8 @@ use super::violation::{Over, Violation};
 use crate::Time;
 use core::time::Duration;
 use portolan_abi::node::{
-    ANSWERS, ByeReason, CONTROL, Hello, HelloBody, MAX_CERTIFICATE, MAX_FLOWS, MAX_KNOWN,
-    MAX_STATEMENT, MAX_TRANSFERS, NodeId, Record, RecordFlags, RecordKind, WIRE,
+    ANSWERS, ByeReason, CONTROL, FEATURE_RIGHTS, Hello, HelloBody, MAX_CERTIFICATE, MAX_FLOWS,
+    MAX_KNOWN, MAX_STATEMENT, MAX_TRANSFERS, NodeId, Record, RecordFlags, RecordKind, WIRE,
 };
 
 impl<P: Clone> Node<P> {
@@ -27,6 +28,7 @@ impl<P: Clone> Node<P> {
                 run: [0; 16],
                 name: String::new(),
                 round_trip: None,
+                clock: None,
                 proposal: *proposal,
                 association: None,
                 connection: None,
@@ -37,7 +39,7 @@ impl<P: Clone> Node<P> {
         let count = |most: usize| u32::try_from(most).unwrap_or(u32::MAX);
         let body = HelloBody {
             versions: WIRE,
-            features: 0,
+            features: if with.proven { FEATURE_RIGHTS } else { 0 },
             cluster: settings.cluster,
             node: settings.node,
             incarnation: settings.incarnation,
@@ -184,13 +186,25 @@ impl<P: Clone> Node<P> {
                     connection.ping |= ping.echo.is_none();
                     connection.echo = Some((ping.clock, now));
                 }
-                let sent = ping.echo.and_then(|clock| now.0.checked_sub(clock));
+                let clock = self.settings.clock(now);
+                let sent = ping.echo.and_then(|sent| clock.checked_sub(sent));
                 let away = sent.and_then(|away| away.checked_sub(ping.held));
+                let offset = ping.echo.and_then(|sent| {
+                    let exchange = Exchange {
+                        sent,
+                        said: ping.clock,
+                        held: ping.held,
+                        now: clock,
+                    };
+                    ClockOffset::measure(exchange, now)
+                });
                 if let Some(nanos) = away
                     && let Some(connection) = self.connections.get(&id)
                     && let Some(peer) = self.peers.get_mut(&connection.with.node)
                 {
                     peer.round_trip = Some(Duration::from_nanos(nanos));
+                    let before = peer.clock;
+                    peer.clock = offset.map(|new| new.better(before, now)).or(before);
                 }
                 self.carried(now, id, |association, _| {
                     if let Some(nanos) = away {
@@ -339,6 +353,14 @@ impl<P: Clone> Node<P> {
         let agreed = agreed(&connection.hello, theirs);
         let current = peer.association.as_ref().map(|it| it.id);
         let is_new = current != Some(agreed);
+        let features = connection.hello.body.features & theirs.body.features;
+        if let Some(association) = peer.association.as_ref().filter(|_| !is_new)
+            && association.features & !features != 0
+        {
+            // It has secrets to say, and this connection is not one to say them on.
+            self.hang_up(now, id, ByeReason::Crossed, None);
+            return Ok(());
+        }
         if is_new && own_part(agreed, self.settings.node, node) != peer.proposal {
             // Both greetings were said before what another connection has agreed on since.
             self.hang_up(now, id, ByeReason::Crossed, None);
@@ -365,7 +387,7 @@ impl<P: Clone> Node<P> {
                 Over::Forgotten
             };
             self.over(now, node, why);
-            self.begin(now, node, agreed, theirs);
+            self.begin(now, node, agreed, theirs, features);
         } else if let Some(other) = self.peers.get(&node).and_then(|peer| peer.connection) {
             self.hang_up(now, other, ByeReason::Crossed, None);
         }
@@ -393,6 +415,7 @@ impl<P: Clone> Node<P> {
         node: NodeId,
         id: portolan_abi::node::AssociationId,
         theirs: &Hello,
+        features: u64,
     ) {
         self.last_proposal += 1;
         self.last_association += 1;
@@ -400,6 +423,10 @@ impl<P: Clone> Node<P> {
             return;
         };
         peer.proposal = self.last_proposal;
+        if peer.run != theirs.body.run {
+            // Its machine may have been started anew, too.
+            peer.clock = None;
+        }
         peer.incarnation = theirs.body.incarnation;
         peer.run = theirs.body.run;
         let cx = context!(self, now);
@@ -410,6 +437,7 @@ impl<P: Clone> Node<P> {
         association.most_flows = count(theirs.body.flows).min(MAX_FLOWS);
         association.most_transfers = count(theirs.body.transfers).min(MAX_TRANSFERS);
         association.most_requests = count(theirs.body.requests);
+        association.features = features;
         peer.association = Some(association);
         self.events.push_back(Event::Up {
             peer: node,
@@ -418,6 +446,7 @@ impl<P: Clone> Node<P> {
             name: theirs.name.clone(),
             known: theirs.known.clone(),
         });
+        self.claim_of(node);
     }
 
     /// The peer ends a connection, and mostly the association.
@@ -495,6 +524,7 @@ impl<P: Clone> Node<P> {
             .filter_map(of_connection)
             .chain(self.peers.values().filter_map(of_peer))
             .chain(self.next_review())
+            .chain(self.next_borrow())
             .min()
     }
 
@@ -538,6 +568,7 @@ impl<P: Clone> Node<P> {
             self.over(now, node, Over::GivenUp);
         }
         self.review_credit(now);
+        self.give_borrows_up(now);
         self.settle(now);
     }
 }
@@ -578,7 +609,13 @@ fn carried_record<P: Clone>(
             association.emptied(cx, flow, number, credit)
         }
         Record::Grant { transfer } => association.granted(transfer),
-        Record::Resolve(_) | Record::Resolved { .. } | Record::Dead(_) | Record::Close { .. } => {
+        Record::Resolve(_)
+        | Record::Resolved { .. }
+        | Record::Dead(_)
+        | Record::Close { .. }
+        | Record::Claim(_)
+        | Record::Recall { .. }
+        | Record::WantSenders { .. } => {
             let number = head.near(association.control_expected());
             match flow {
                 CONTROL => association.handle_control(cx, number, record),

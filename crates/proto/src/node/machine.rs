@@ -1,19 +1,21 @@
 //! The node: its peers, their connections, the ports here and the flows to ports there.
 
-use super::association::{Association, Context};
+use super::association::{Association, Claimed, Context};
+use super::borrow::Borrow;
+use super::clock::ClockOffset;
 use super::connection::Connection;
 use super::fault::Planted;
 use super::port::{Budget, Port};
 use super::types::{
-    Answer, ConnectionId, DomainKey, Event, FlowKey, Home, Message, OutFragment, OutRecord, Place,
-    PortKey, PortSettings, RequestKey, Settings, Wall,
+    Answer, BorrowKey, ConnectionId, DomainKey, Event, FlowKey, Home, Message, OutFragment,
+    OutRecord, Place, PortKey, PortSettings, RequestKey, Settings, Wall,
 };
 use super::violation::{Over, Refused, Unsent, Violation};
 use crate::Time;
 use core::time::Duration;
 use portolan_abi::limits::MAX_NODE_NAME;
 use portolan_abi::name::is_name;
-use portolan_abi::node::{ByeReason, DeadReason, FragmentHead, NodeId, ResolveFailure};
+use portolan_abi::node::{ByeReason, DeadReason, FragmentHead, NodeId, PortId, ResolveFailure};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// What is known of a peer.
@@ -26,6 +28,8 @@ pub(super) struct Peer<P> {
     pub(super) name: String,
     /// The last that was measured.
     pub(super) round_trip: Option<Duration>,
+    /// How far its clock is ahead, since it was started.
+    pub(super) clock: Option<ClockOffset>,
     /// Our part of the next association's id.
     pub(super) proposal: u64,
     pub(super) association: Option<Association<P>>,
@@ -44,6 +48,13 @@ pub struct Node<P> {
     pub(super) peers: BTreeMap<NodeId, Peer<P>>,
     pub(super) connections: BTreeMap<ConnectionId, Connection>,
     pub(super) ports: BTreeMap<PortKey, Port>,
+    /// The same, by the names that they keep for life.
+    pub(super) by_id: BTreeMap<PortId, PortKey>,
+    /// Rights that it has been given and has no loans of yet.
+    pub(super) borrows: BTreeMap<BorrowKey, Borrow>,
+    pub(super) last_borrow: u64,
+    /// What has become of claims.
+    pub(super) claimed: Vec<Claimed>,
     pub(super) budgets: BTreeMap<DomainKey, Budget>,
     pub(super) events: VecDeque<Event<P>>,
     pub(super) served: BTreeSet<PortKey>,
@@ -68,6 +79,8 @@ macro_rules! context {
             settings: &$node.settings,
             planted: $node.planted,
             ports: &mut $node.ports,
+            by_id: &$node.by_id,
+            claimed: &mut $node.claimed,
             budgets: &mut $node.budgets,
             events: &mut $node.events,
             served: &mut $node.served,
@@ -87,6 +100,10 @@ impl<P: Clone> Node<P> {
             peers: BTreeMap::new(),
             connections: BTreeMap::new(),
             ports: BTreeMap::new(),
+            by_id: BTreeMap::new(),
+            borrows: BTreeMap::new(),
+            last_borrow: 0,
+            claimed: Vec::new(),
             budgets: BTreeMap::new(),
             events: VecDeque::new(),
             served: BTreeSet::new(),
@@ -148,6 +165,7 @@ impl<P: Clone> Node<P> {
 
     /// Peers may be lent this port from now on.
     pub fn add_port(&mut self, port: PortKey, settings: PortSettings) {
+        self.by_id.insert(settings.id, port);
         self.ports.insert(port, Port::new(settings, self.planted));
     }
 
@@ -166,6 +184,7 @@ impl<P: Clone> Node<P> {
         let Some(entry) = self.ports.get(&port) else {
             return;
         };
+        let id = entry.settings.id;
         let flows: Vec<FlowKey> = entry.flows.iter().copied().collect();
         for key in flows {
             let mut cx = context!(self, now);
@@ -174,10 +193,29 @@ impl<P: Clone> Node<P> {
             }
         }
         self.ports.remove(&port);
+        self.by_id.remove(&id);
         self.settle(now);
     }
 
-    /// Replies to [`Event::Resolve`].
+    /// The receiver of a port wants to know when no sender is left: the peers that it is lent to close
+    /// their flows as soon as no right leads there, and so do those that it is lent to later, until
+    /// [`Event::Unused`]. Without this they close them when it suits them (N8).
+    pub fn want_senders(&mut self, port: PortKey) {
+        let Some(entry) = self.ports.get_mut(&port) else {
+            return;
+        };
+        if std::mem::replace(&mut entry.wants_senders, true) {
+            return;
+        }
+        let flows: Vec<FlowKey> = entry.flows.iter().copied().collect();
+        for key in flows {
+            if let Some(association) = association_of(&mut self.peers, key.peer, key.association) {
+                association.want_senders(key.flow);
+            }
+        }
+    }
+
+    /// Replies to [`Event::Resolve`] and [`Event::Claim`].
     ///
     /// # Errors
     ///
@@ -261,7 +299,7 @@ impl<P: Clone> Node<P> {
             Ok(association) => association,
             Err(why) => return Err(Refused { why, item: message }),
         };
-        let why = if message.can_be() {
+        let why = if association.can_carry(&message) {
             // All that may refuse is asked before the request is opened.
             let opened = association.takes(flow.flow);
             let opened = opened.and_then(|_| association.open_request(&settings, domain, deadline));
@@ -334,7 +372,8 @@ impl<P: Clone> Node<P> {
     /// The next record to write on a connection.
     pub fn poll_record(&mut self, now: Time, id: ConnectionId) -> Option<OutRecord<P>> {
         let connection = self.connections.get_mut(&id)?;
-        let own = connection.next_record(now, &self.members);
+        let clock = self.settings.clock(now);
+        let own = connection.next_record(now, clock, &self.members);
         let own = own.or_else(|| connection.next_statement(&self.statements));
         let record = match own {
             Some(bytes) => Some(bytes),
@@ -351,6 +390,7 @@ impl<P: Clone> Node<P> {
                 } else if connection.resumed {
                     let mut cx = context!(self, now);
                     let record = association.next_record(&mut cx)?;
+                    association.ride();
                     connection.has_said(now);
                     return Some(record);
                 } else {
@@ -430,10 +470,10 @@ impl<P: Clone> Node<P> {
         home: &mut dyn Home<P>,
     ) {
         if let Ok(head) = FragmentHead::decode(head) {
-            self.carried(now, id, |association, cx| {
-                association.fragment_received(cx, home, head);
+            let done = self.carried(now, id, |association, cx| {
+                association.fragment_received(cx, home, head)
             });
-            self.settle(now);
+            self.judge(now, id, done.unwrap_or(Ok(())));
         }
     }
 
@@ -476,6 +516,7 @@ impl<P: Clone> Node<P> {
 
     /// Gives slots and memory that became free to the flows and transfers whose turn it is.
     pub(super) fn settle(&mut self, now: Time) {
+        self.settle_claims(now);
         while let Some(domain) = self.granted.pop_first() {
             let planted = self.planted;
             while let Some(budget) = self.budgets.get_mut(&domain)

@@ -17,6 +17,8 @@
 //! | the time of [`Node::next_timeout`] has come | [`Node::timeout`] | |
 //! | a receiver has freed slots | [`Node::room`] | |
 //! | a proxy port has a message | [`Node::send`], [`Node::request`] | [`Unsent::Full`]: leave the rest in the proxy port until [`Event::Writable`] |
+//! | the message has a right | [`Node::give`], and keep the right until its request has ended | put what it returns into the message |
+//! | a right has come: [`Leads::There`] | [`Node::borrow`] | messages wait in its proxy port until [`Event::Borrowed`] |
 //!
 //! Payloads are references (`P`), which the node clones and drops; it never sees their bytes. While
 //! a node handles what arrives, it asks the driver's [`Home`] for memory, and puts messages into
@@ -33,12 +35,28 @@
 //! number        unsent ---> sent | announced ---> granted ---> transfer ---> acknowledged
 //!                 ^___________ Wait, a cut ___________________|
 //! request       open ---> answered | timed out | port dead | node lost | no memory
+//! right given   request open ---> the receiver has a loan, or none | used (send-once) | node lost
+//! borrow        waits for the home ---Claim---> asked ---Resolved---> a flow | dead
 //! ```
 //!
 //! A message is *kept* by its sender until the home has put it into the port and said so. When a
 //! connection ends, both sides forget all that was under way. Over the next connection the home
 //! first says what has arrived ([`Resumed`](portolan_abi::node::Record::Resumed)), and then the
 //! sender sends the rest: nothing is lost, doubled or out of order.
+//!
+//! # Rights in messages
+//!
+//! The giver opens a request for each right, and keeps the right while that is open (the *keep*). A
+//! send-once right is used by answering that request, so it is used once or ends as a request does. A send
+//! right says which port it leads to, its secret, and its home. The receiver shows the secret to the
+//! home, which lends it the port, and then answers the request. The giver may be the home, or not: then
+//! three nodes take part, and messages go from the receiver to the home. A right that comes home is a
+//! right on the port itself.
+//!
+//! ```text
+//! giver ---Message with the right---> receiver ---Claim---> home
+//!       <---Answer: it has a loan----          <--Resolved---
+//! ```
 //!
 //! # Invariants
 //!
@@ -61,7 +79,16 @@
 //! - **N14** Of one flow, transfers go one after another, in its order: no fragment goes while a
 //!   transfer of a lower number is open.
 //!
-//! (N4, N5, N7 and N8 are of rights that move, which are not here yet.)
+//!
+//! Of rights in messages (receive rights do not move yet, so a port has one home for life, N4):
+//!
+//! - **N4** A right leads to the port that it was made for, at its one home, and to no other one.
+//! - **N5** A node whose right is told dead sends nothing by it any more; and a right is told dead only
+//!   if its home has closed the port, was given up or started anew, or was not met for `dead_after`.
+//! - **N7** While a right leads to a port, or is on its way, its home or its giver has a right of its own
+//!   for it: so no port is told that it has no senders while it has one, except one whose giver is given
+//!   up before the receiver has claimed it. When none is left, and the port wants to know, it is told.
+//! - **N8** Without [`Node::want_senders`] no record says whether senders are left.
 //!
 //! # Bounds
 //!
@@ -70,10 +97,13 @@
 //! | flows to a peer | [`MAX_FLOWS`](portolan_abi::node::MAX_FLOWS) |
 //! | transfers in one direction, under way or announced | [`MAX_TRANSFERS`](portolan_abi::node::MAX_TRANSFERS) |
 //! | open requests of a domain at a peer | [`MAX_OPEN_REQUESTS`](portolan_abi::node::MAX_OPEN_REQUESTS) |
+//! | rights in messages to a peer that have not ended | [`MAX_GIVEN`](portolan_abi::node::MAX_GIVEN) |
 //! | messages that a flow has taken and not sent | 4; all others stay in the proxy port |
+//! | messages under way of a flow without credit | 4 |
 //! | bytes in flight on a link | [`Settings::window_at_first`], growing to twice rate times round trip, to [`Settings::window_at_most`] |
 //! | payload with a record; of a fragment | 16 KiB; 256 KiB |
 //! | payload that is sent unasked | a quarter of the window; a longer one is announced |
+//! | delay of an acknowledgement that goes with the next record | [`ACKNOWLEDGE_WITHIN`], 64 KiB |
 //!
 //! ```
 //! use portolan_abi::node::{NodeId, PortId};
@@ -105,7 +135,7 @@
 //! let (secret, domain, synchronous, slots) = ([5; 16], DomainKey(1), false, 64);
 //! nodes[0].add_port(port, PortSettings { id, secret, domain, synchronous, slots });
 //! for (at, node) in [roof, hall].into_iter().enumerate() {
-//!     nodes[at].connected(now, wire, Authenticated { node, expires: None, dialed: at == 0 });
+//!     nodes[at].connected(now, wire, Authenticated { node, expires: None, dialed: at == 0, proven: true });
 //! }
 //! // Whatever one writes, the other one reads.
 //! let mut carry = |nodes: &mut [Node<()>; 2]| loop {
@@ -130,6 +160,8 @@
 //! ```
 
 mod association;
+mod borrow;
+mod clock;
 mod connection;
 mod fair_queue;
 mod fault;
@@ -142,14 +174,15 @@ mod view;
 mod violation;
 
 pub use association::{AssociationView, ReceivingView, SendingView};
+pub use clock::ClockOffset;
 pub use fair_queue::FairQueue;
 #[doc(hidden)]
 pub use fault::Fault;
 pub use machine::Node;
 pub use types::{
-    Answer, Authenticated, ConnectionId, Delivery, Destination, DomainKey, Event, FlowEnd, FlowKey,
-    Home, Message, OutFragment, OutRecord, Outcome, Place, PortKey, PortSettings, RequestKey,
-    Settings, Urgency, Wall,
+    ACKNOWLEDGE_WITHIN, Answer, Authenticated, BorrowKey, ConnectionId, Delivery, Destination,
+    DomainKey, Event, FlowEnd, FlowKey, Gift, Given, Home, Leads, Message, OutFragment, OutRecord,
+    Outcome, Place, PortKey, PortSettings, RequestKey, Settings, Urgency, Wall,
 };
 pub use view::PeerView;
 pub use violation::{Over, Refused, Unsent, Violation};

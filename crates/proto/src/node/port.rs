@@ -4,8 +4,8 @@
 //! slots of the queue   [ taken | promised to flows as credit | free | a quarter: local senders ]
 //! ```
 //!
-//! A flow without credit sends one message as a *probe*. If the port has a slot that nothing waits
-//! for, the probe takes it. If not, the flow is put into the port's fair queue. When slots become
+//! A flow without credit sends a few messages as *probes*. If the port has a slot that nothing waits
+//! for, a probe takes it. If not, the flow is put into the port's fair queue. When slots become
 //! free, each flow is given one in its turn; a flow that has more to send comes again, behind the
 //! others. While none waits, busy flows get credit in advance.
 
@@ -27,6 +27,8 @@ pub(super) struct Port {
     pub(super) waiting: FairQueue<FlowKey>,
     /// All flows that lead here.
     pub(super) flows: BTreeSet<FlowKey>,
+    /// Its receiver wants to know when no sender is left.
+    pub(super) wants_senders: bool,
     /// When unused credit is looked at.
     pub(super) review: Option<Time>,
     pub(super) planted: Planted,
@@ -40,6 +42,7 @@ impl Port {
             promised: 0,
             waiting: FairQueue::default(),
             flows: BTreeSet::new(),
+            wants_senders: planted.is(Fault::CountsUnasked),
             review: None,
             planted,
         }

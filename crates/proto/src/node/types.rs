@@ -4,10 +4,10 @@ use super::violation::{Over, Violation};
 use crate::Time;
 use core::ops::Range;
 use core::time::Duration;
-use portolan_abi::limits::{MAX_EXTENTS, MAX_HEADER};
+use portolan_abi::limits::{MAX_EXTENTS, MAX_HEADER, MAX_RIGHTS};
 use portolan_abi::node::{
-    ByeReason, DeadReason, FragmentHead, Lent, MAX_OPEN_REQUESTS, NodeId, PortId, ResolveFailure,
-    lengths_sum,
+    ByeReason, DeadReason, FragmentHead, Lent, MAX_OPEN_REQUESTS, NodeId, PortId, Reference,
+    ResolveFailure, lengths_sum,
 };
 use portolan_abi::slot::Kind;
 
@@ -30,16 +30,31 @@ pub struct Settings {
     pub ping_after: Duration,
     /// Credit that a flow has not used after this time goes to flows that wait.
     pub credit_lapses_after: Duration,
+    /// What the clock that peers are told of showed at time zero: of a clock that other programs of the
+    /// machine read too, how far it is ahead of a peer's means something to them.
+    pub clock_at_zero: Duration,
     /// Bytes in flight on a link, at first.
     pub window_at_first: u64,
     /// Bytes in flight on a link at the most.
     pub window_at_most: u64,
     /// Requests of one domain that may be open at one peer.
     pub open_requests: usize,
+    /// A message goes to a peer only once all before it have been acknowledged there, whatever ports
+    /// they are for, as by the stop-and-wait protocols of the past. Only comparison with those
+    /// wants it.
+    pub one_at_a_time: bool,
+    /// So long the acknowledgement of a request waits for the answer, and that of an answer for any
+    /// record, that it may go with; zero: not at all.
+    pub acknowledge_within: Duration,
 }
 
+/// How long acknowledgements wait for a record, as [`Settings::new`] has it: longer than a server that
+/// answers at once takes, also over TLS and on a busy machine; and short, because a client's second
+/// request to a port that is not busy may wait for the acknowledgement of the first one.
+pub const ACKNOWLEDGE_WITHIN: Duration = Duration::from_micros(500);
+
 impl Settings {
-    /// The usual patience: 3 s, 30 s, 1 s, 1 s; 8 MiB in flight, growing to 64 MiB.
+    /// The usual patience: 3 s, 30 s, 1 s, 1 s, [`ACKNOWLEDGE_WITHIN`]; 8 MiB in flight, growing to 64 MiB.
     pub const fn new(node: NodeId, incarnation: u64, cluster: [u8; 16]) -> Self {
         Self {
             node,
@@ -50,10 +65,18 @@ impl Settings {
             dead_after: Some(Duration::from_secs(30)),
             ping_after: Duration::from_secs(1),
             credit_lapses_after: Duration::from_secs(1),
+            clock_at_zero: Duration::ZERO,
             window_at_first: 8 << 20,
             window_at_most: 64 << 20,
             open_requests: MAX_OPEN_REQUESTS,
+            one_at_a_time: false,
+            acknowledge_within: ACKNOWLEDGE_WITHIN,
         }
+    }
+
+    /// What the clock shows that peers are told of.
+    pub(super) fn clock(&self, now: Time) -> u64 {
+        now.after(self.clock_at_zero).0
     }
 }
 
@@ -82,6 +105,9 @@ pub struct Authenticated {
     pub expires: Option<Wall>,
     /// This node has opened the connection.
     pub dialed: bool,
+    /// The node at the other end has proved who it is, and nobody else reads or changes what goes over
+    /// the connection. Rights, with their secrets, go over no other one.
+    pub proven: bool,
 }
 
 /// A flow to a port of a peer. It ends with the association.
@@ -117,6 +143,49 @@ pub struct RequestKey {
     pub request: u64,
 }
 
+/// A right that this node has been given and has no loan of yet: [`super::Node::borrow`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BorrowKey(pub u64);
+
+/// What a right to be given leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gift {
+    /// A port of this node.
+    Port(PortKey),
+    /// The port of a peer that a flow leads to.
+    Flow(FlowKey),
+    /// A port that is being borrowed.
+    Borrow(BorrowKey),
+    /// What waits for the one message of a send-once right: the driver knows who that is.
+    Once,
+}
+
+/// Where a right in a message leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leads {
+    /// To a port of this node.
+    Here(PortKey),
+    /// To a port of this node that is gone, or was never there.
+    Nowhere,
+    /// To a port of another node, which may be the giver: [`super::Node::borrow`].
+    There,
+    /// Back to the giver: the one message of a send-once right is [`super::Node::answer`] to its request.
+    Back,
+}
+
+/// A right in a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Given {
+    /// The request that its giver keeps open for it: its own at the giver's node, the giver's at the
+    /// receiver's. At the giver's node it ends when the receiver's node has a loan of its own, or wants
+    /// none, or is given up: until then the driver keeps the right.
+    pub request: RequestKey,
+    /// The right, as it stands in the message.
+    pub reference: Reference,
+    /// Where it leads, seen from this node.
+    pub leads: Leads,
+}
+
 /// A message, or the content of an answer. The payload is a reference: nothing copies it here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message<P> {
@@ -126,6 +195,8 @@ pub struct Message<P> {
     pub header: Vec<u8>,
     /// Bytes of each extent, none of them zero.
     pub lengths: Vec<u64>,
+    /// Its rights: what [`super::Node::give`] has returned.
+    pub rights: Vec<Given>,
     /// The extents, one after another; there if there is a length.
     pub payload: Option<P>,
 }
@@ -166,6 +237,7 @@ impl<P> Message<P> {
             urgency: None,
             header: header.to_vec(),
             lengths: Vec::new(),
+            rights: Vec::new(),
             payload: None,
         }
     }
@@ -186,12 +258,14 @@ impl<P> Message<P> {
 
     /// What it costs of a link's window.
     pub(super) fn cost(&self) -> u64 {
-        self.bytes() + self.header.len() as u64 + RECORD_COST
+        let rights = (self.rights.len() * Reference::BYTES) as u64;
+        self.bytes() + self.header.len() as u64 + rights + RECORD_COST
     }
 
     /// Whether a record can say it.
     pub(super) fn can_be(&self) -> bool {
         self.header.len() <= MAX_HEADER
+            && self.rights.len() <= MAX_RIGHTS
             && self.lengths.len() <= MAX_EXTENTS
             && lengths_sum(&self.lengths).is_some()
             && self.payload.is_some() != self.lengths.is_empty()
@@ -373,6 +447,27 @@ pub enum Event<P> {
         domain: String,
         /// The port's.
         name: String,
+    },
+    /// A peer shows the secret of a port of this node: say with [`super::Node::lend`] whether it may
+    /// have it.
+    Claim {
+        /// The flow that will lead to it, at this end.
+        flow: FlowKey,
+        /// The port.
+        port: PortKey,
+    },
+    /// The end of [`super::Node::borrow`].
+    Borrowed {
+        /// Which.
+        borrow: BorrowKey,
+        /// The flow that leads to the port; or why the right is dead.
+        flow: Result<FlowKey, ResolveFailure>,
+    },
+    /// The home of a flow's port wants to know when no right leads there from here: close the flow as
+    /// soon as there is none.
+    WantSenders {
+        /// The flow.
+        flow: FlowKey,
     },
     /// The answer to [`super::Node::resolve`].
     Resolved {

@@ -1,6 +1,7 @@
 //! What can be seen of a node from outside: for checks, drivers and people.
 
 use super::association::AssociationView;
+use super::clock::ClockOffset;
 use super::machine::{Node, Peer};
 use super::types::{ConnectionId, DomainKey, FlowKey, PortKey};
 use crate::Time;
@@ -19,6 +20,8 @@ pub struct PeerView {
     pub is_unreachable: bool,
     /// The last round trip that was measured.
     pub round_trip: Option<Duration>,
+    /// How far its clock is ahead of this node's.
+    pub clock: Option<ClockOffset>,
 }
 
 impl<P: Clone> Node<P> {
@@ -35,6 +38,7 @@ impl<P: Clone> Node<P> {
             heard: peer.heard,
             is_unreachable: peer.is_unreachable,
             round_trip: peer.round_trip,
+            clock: peer.clock,
         })
     }
 

@@ -78,6 +78,12 @@ pub enum Violation {
         /// Which.
         request: u64,
     },
+    /// Rights over a connection on which none were agreed on, or more than a node gives.
+    #[error("the peer may not give a right now: {open} of its requests are open here")]
+    Rights {
+        /// Requests of it that are open.
+        open: usize,
+    },
     /// More replies wait for the peer than an honest one leaves unread.
     #[error("the peer reads nothing: {records} records wait for it")]
     Unread {
@@ -139,6 +145,14 @@ pub enum Unsent {
     TooMany {
         /// How many.
         open: usize,
+    },
+    /// The peer's, or the connection's: rights do not go there.
+    #[error(
+        "node {node:?} takes no rights: it has not proved who it is, or is of an earlier version"
+    )]
+    NoRights {
+        /// The node.
+        node: NodeId,
     },
     /// The caller's: no record can say this.
     #[error(

@@ -1,15 +1,17 @@
 //! Numbered control records: kept until acknowledged, handled once, in order.
 
+use super::super::fault::Fault;
 use super::super::flow::{Held, Receiving, Sending};
 use super::super::types::{Event, FlowKey, Outcome, PortKey};
 use super::super::violation::{Unsent, Violation};
 use super::{Association, Context, Inward};
 use portolan_abi::node::{
-    ANSWERS, CONTROL, Dead, DeadReason, Lent, MAX_FLOWS, Record, Resolve, ResolveFailure, Sent,
+    ANSWERS, CONTROL, Claim, Dead, DeadReason, Lent, MAX_FLOWS, Record, Resolve, ResolveFailure,
+    Sent,
 };
 
 /// Control records that may be unacknowledged: each flow has been asked for, replied to, and ended.
-const MAX_CONTROL: usize = 3 * MAX_FLOWS;
+pub(super) const MAX_CONTROL: usize = 3 * MAX_FLOWS;
 
 /// A numbered control record that is kept.
 #[derive(Clone, Debug)]
@@ -25,6 +27,13 @@ pub(in super::super) enum Control {
     },
     Dead(Dead),
     Close {
+        flow: u32,
+    },
+    Claim(Claim),
+    Recall {
+        request: u64,
+    },
+    WantSenders {
         flow: u32,
     },
 }
@@ -43,6 +52,9 @@ impl Control {
             },
             Self::Dead(dead) => Record::Dead(*dead),
             Self::Close { flow } => Record::Close { flow: *flow },
+            Self::Claim(claim) => Record::Claim(*claim),
+            Self::Recall { request } => Record::Recall { request: *request },
+            Self::WantSenders { flow } => Record::WantSenders { flow: *flow },
         }
     }
 }
@@ -83,7 +95,7 @@ impl<P: Clone> Association<P> {
         self.control_next
     }
 
-    fn say(&mut self, control: Control) {
+    pub(super) fn say(&mut self, control: Control) {
         self.control.push_back(control);
     }
 
@@ -112,13 +124,16 @@ impl<P: Clone> Association<P> {
             Record::Resolved { flow, lent } => self.resolved(cx, flow, lent),
             Record::Dead(dead) => self.dead(cx, dead),
             Record::Close { flow } => self.closed(cx, flow),
+            Record::Claim(claim) => self.claimed(cx, &claim),
+            Record::Recall { request } => self.recalled(request),
+            Record::WantSenders { flow } => self.senders_wanted(cx, flow),
             // The caller has told these apart from all others.
             _ => Ok(()),
         }
     }
 
-    /// Asks for a port by its name, and opens the flow that will lead there.
-    pub(in super::super) fn resolve(&mut self, domain: &str, name: &str) -> Result<u32, Unsent> {
+    /// Opens a flow, which leads nowhere yet.
+    pub(super) fn open_flow(&mut self) -> Result<u32, Unsent> {
         let open = self.sending.len();
         let flow = self.last_flow_sent + 1;
         if open >= self.most_flows || flow == ANSWERS {
@@ -126,14 +141,31 @@ impl<P: Clone> Association<P> {
         }
         self.last_flow_sent = flow;
         self.sending.insert(flow, Sending::new());
+        Ok(flow)
+    }
+
+    /// Asks for a port by its name, and opens the flow that will lead there.
+    pub(in super::super) fn resolve(&mut self, domain: &str, name: &str) -> Result<u32, Unsent> {
+        let flow = self.open_flow()?;
         let (domain, name) = (domain.to_owned(), name.to_owned());
         self.say(Control::Resolve { flow, domain, name });
         Ok(flow)
     }
 
-    /// The peer asks for a port.
+    /// The peer asks for a port by its name.
     fn asked(&mut self, cx: &mut Context<'_, P>, resolve: Resolve<'_>) -> Result<(), Violation> {
         let flow = resolve.flow;
+        self.asks_for_flow(flow)?;
+        cx.events.push_back(Event::Resolve {
+            flow: self.flow_key(flow),
+            domain: resolve.domain.to_owned(),
+            name: resolve.name.to_owned(),
+        });
+        Ok(())
+    }
+
+    /// The peer opens a flow, and asks where it leads.
+    pub(super) fn asks_for_flow(&mut self, flow: u32) -> Result<(), Violation> {
         let is_new = flow > self.last_flow_received && flow != ANSWERS;
         if !is_new || self.receiving.len() >= MAX_FLOWS {
             return Err(Violation::Flow { flow });
@@ -144,11 +176,6 @@ impl<P: Clone> Association<P> {
         }
         self.last_flow_received = flow;
         self.receiving.insert(flow, Inward::Asked);
-        cx.events.push_back(Event::Resolve {
-            flow: self.flow_key(flow),
-            domain: resolve.domain.to_owned(),
-            name: resolve.name.to_owned(),
-        });
         Ok(())
     }
 
@@ -168,9 +195,11 @@ impl<P: Clone> Association<P> {
             let entry = entry.ok_or(ResolveFailure::NoSuchPort)?;
             Ok((port, entry))
         });
+        let mut wants_senders = false;
         let lent = match there {
             Ok((port, entry)) => {
                 entry.flows.insert(key);
+                wants_senders = entry.wants_senders;
                 let settings = entry.settings;
                 let receiving = Inward::Open(Receiving::new(port));
                 self.receiving.insert(flow, receiving);
@@ -186,6 +215,9 @@ impl<P: Clone> Association<P> {
             }
         };
         self.say(Control::Resolved { flow, lent });
+        if wants_senders {
+            self.say(Control::WantSenders { flow });
+        }
         Ok(())
     }
 
@@ -200,12 +232,15 @@ impl<P: Clone> Association<P> {
             return Err(Violation::Flow { flow });
         };
         let is_closing = sending.closing;
+        let claim = sending.claim.take();
         match lent {
             Ok(there) => sending.lent = Some(there),
             Err(_) => drop(self.sending.remove(&flow)),
         }
         if is_closing {
             self.close_if_empty(flow);
+        } else if let Some(borrow) = claim {
+            self.claim_ended(cx, borrow, flow, lent);
         } else {
             let flow = self.flow_key(flow);
             cx.events.push_back(Event::Resolved { flow, lent });
@@ -238,6 +273,7 @@ impl<P: Clone> Association<P> {
             if let Some((request, _)) = kept.request {
                 self.end_request(cx, request, Outcome::PortDead);
             }
+            self.take_rights_back(cx, &kept.message);
             lost.push(kept.message);
         }
         self.empties.remove(flow);
@@ -257,6 +293,9 @@ impl<P: Clone> Association<P> {
             return;
         };
         let next = receiving.next;
+        if self.planted.is(Fault::HidesDeath) {
+            return;
+        }
         self.close_inward(cx, flow);
         self.say(Control::Dead(Dead { flow, reason, next }));
     }
@@ -278,11 +317,14 @@ impl<P: Clone> Association<P> {
         self.withdraw(cx, flow);
         self.leave_queue(cx, flow);
         self.says.remove(flow);
+        self.late.forget_flow(flow);
         if let Some(Inward::Open(receiving)) = self.receiving.remove(&flow)
             && let Some(port) = cx.ports.get_mut(&receiving.port)
         {
             port.flows.remove(&self.flow_key(flow));
             if port.flows.is_empty() {
+                // Nobody is left to be asked; who comes later is asked if it is wanted still.
+                port.wants_senders = self.planted.is(Fault::CountsUnasked);
                 let port = receiving.port;
                 cx.events.push_back(Event::Unused { port });
             }

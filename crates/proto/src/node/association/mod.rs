@@ -9,15 +9,20 @@
 //! | `transfers` | long payloads, in fragments, there and here |
 //! | `bulk` | whose fragment goes next |
 //! | `requests` | requests that are open, answers that are kept |
+//! | `rights` | rights in messages: requests that are open for them, ports that are claimed |
+//! | `words` | what is said of what has arrived: at once, or with the next record |
 
 mod bulk;
 mod control;
 mod receiving;
 mod requests;
+mod rights;
 mod sending;
 mod transfers;
+mod words;
 
 pub(super) use control::Control;
+pub(super) use rights::{Claimed, Fate};
 
 use super::fair_queue::FairQueue;
 use super::fault::{Fault, Planted};
@@ -30,10 +35,11 @@ use super::violation::Over;
 use crate::Time;
 use bulk::Bulk;
 use core::time::Duration;
-use portolan_abi::node::{AssociationId, NodeId};
+use portolan_abi::node::{AssociationId, NodeId, PortId};
 use requests::{KeptAnswer, OpenRequest};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use transfers::{ANNOUNCED, InTransfer, OutTransfer};
+use words::Late;
 
 /// What an association needs of its node.
 pub(super) struct Context<'a, P> {
@@ -41,6 +47,8 @@ pub(super) struct Context<'a, P> {
     pub(super) settings: &'a Settings,
     pub(super) planted: Planted,
     pub(super) ports: &'a mut BTreeMap<PortKey, Port>,
+    pub(super) by_id: &'a BTreeMap<PortId, PortKey>,
+    pub(super) claimed: &'a mut Vec<Claimed>,
     pub(super) budgets: &'a mut BTreeMap<DomainKey, Budget>,
     pub(super) events: &'a mut VecDeque<Event<P>>,
     /// Ports whose waiting flows may be served now.
@@ -123,10 +131,14 @@ pub(super) struct Association<P> {
     pub(super) serial: u64,
     /// The peer's.
     pub(super) incarnation: u64,
+    /// What both greetings have said that they can do, at its begin.
+    pub(super) features: u64,
     /// Flows that the peer lets us have, and requests of one domain.
     pub(super) most_flows: usize,
     pub(super) most_requests: usize,
     pub(super) most_transfers: usize,
+    /// [`Settings::one_at_a_time`].
+    one_at_a_time: bool,
     planted: Planted,
     pub(super) window: Window,
 
@@ -143,8 +155,10 @@ pub(super) struct Association<P> {
     last_flow_sent: u32,
     receiving: BTreeMap<u32, Inward<P>>,
     last_flow_received: u32,
-    /// Receiving flows that have something to say.
+    /// Receiving flows that have something to say at once.
     says: FairQueue<u32>,
+    /// Acknowledgements that go with the next record.
+    late: Late,
     /// Sending flows that say that they are empty.
     empties: FairQueue<u32>,
     ready: FairQueue<Turn>,
@@ -161,17 +175,20 @@ pub(super) struct Association<P> {
     incoming: BTreeMap<u32, InTransfer<P>>,
     last_transfer_received: u32,
     last_announced_received: u32,
+    /// Those that were aborted, and whose announcements are still to come.
+    aborted: BTreeSet<u32>,
     grants: VecDeque<u32>,
 
     open: BTreeMap<u64, OpenRequest>,
     deadlines: BTreeSet<(Time, u64)>,
     open_of: BTreeMap<DomainKey, usize>,
+    /// Requests of those that are open for rights.
+    given: usize,
     last_request: u64,
     /// Requests of the peer that are in ports here, or with their servers.
     serving: BTreeSet<u64>,
     answers: BTreeMap<u64, KeptAnswer<P>>,
     to_answer: VecDeque<u64>,
-    ack_answers: BTreeSet<u64>,
 }
 
 impl<P: Clone> Association<P> {
@@ -187,9 +204,11 @@ impl<P: Clone> Association<P> {
             peer,
             serial,
             incarnation,
+            features: 0,
             most_flows: 0,
             most_requests: 0,
             most_transfers: 0,
+            one_at_a_time: cx.settings.one_at_a_time,
             planted: cx.planted,
             window: Window::new(cx.settings, cx.now),
             control: VecDeque::new(),
@@ -203,6 +222,7 @@ impl<P: Clone> Association<P> {
             receiving: BTreeMap::new(),
             last_flow_received: 0,
             says: FairQueue::default(),
+            late: Late::default(),
             empties: FairQueue::default(),
             ready: FairQueue::default(),
             out: BTreeMap::new(),
@@ -215,15 +235,16 @@ impl<P: Clone> Association<P> {
             incoming: BTreeMap::new(),
             last_transfer_received: 0,
             last_announced_received: ANNOUNCED - 1,
+            aborted: BTreeSet::new(),
             grants: VecDeque::new(),
             open: BTreeMap::new(),
             deadlines: BTreeSet::new(),
             open_of: BTreeMap::new(),
+            given: 0,
             last_request: 0,
             serving: BTreeSet::new(),
             answers: BTreeMap::new(),
             to_answer: VecDeque::new(),
-            ack_answers: BTreeSet::new(),
         }
     }
 
@@ -259,15 +280,19 @@ impl<P: Clone> Association<P> {
             self.drop_incoming(cx, transfer);
         }
         self.says = FairQueue::default();
+        self.late = Late::default();
         self.empties = FairQueue::default();
         self.ready = FairQueue::default();
         self.stuck = FairQueue::default();
         self.out.clear();
         self.bulk.clear();
         self.aborts.clear();
+        self.aborted.clear();
         self.grants.clear();
-        self.ack_answers.clear();
         self.control_cursor = self.control_first;
+        if self.planted.is(Fault::GivesUpClaims) {
+            self.lose_claims(cx, Over::GivenUp);
+        }
         if self.planted.is(Fault::ForgetsToResend) {
             return;
         }
@@ -318,6 +343,7 @@ impl<P: Clone> Association<P> {
                 self.end_request(cx, request, Outcome::NodeLost);
             }
         }
+        self.lose_claims(cx, why);
         let flows = self.sending.iter().map(|(flow, sending)| FlowEnd {
             flow: self.flow_key(*flow),
             acknowledged: sending.first,
@@ -334,10 +360,14 @@ impl<P: Clone> Association<P> {
 
     /// When something is due that no record announces.
     pub(super) fn next_timeout(&self) -> Option<Time> {
-        self.deadlines.first().map(|(at, _)| *at)
+        let deadline = self.deadlines.first().map(|(at, _)| *at);
+        deadline.into_iter().chain(self.late.due()).min()
     }
 
     pub(super) fn timeout(&mut self, cx: &mut Context<'_, P>) {
+        if self.late.due().is_some_and(|at| at <= cx.now) {
+            self.late.ride();
+        }
         while let Some((at, request)) = self.deadlines.first().copied()
             && at <= cx.now
         {
@@ -383,7 +413,9 @@ impl<P: Clone> Association<P> {
             incarnation: self.incarnation,
             in_flight: self.window.in_flight,
             window: self.window.size,
-            open_requests: self.open.len(),
+            open_requests: self.open.len() - self.given,
+            given: self.given,
+            serving: self.serving.len(),
             answers_kept: self.answers.len(),
             transfers_in: self.incoming.len(),
             transfers_out: self.out.len(),
@@ -447,6 +479,10 @@ pub struct AssociationView {
     pub charged_messages: usize,
     /// Requests made here that have not ended.
     pub open_requests: usize,
+    /// Rights in messages to the peer of which it has no loan yet, and send-once rights that it has.
+    pub given: usize,
+    /// Requests of the peer, and rights that it has given, that are not answered here.
+    pub serving: usize,
     /// Answers that the peer has not acknowledged.
     pub answers_kept: usize,
     /// Transfers that come in, or are announced.

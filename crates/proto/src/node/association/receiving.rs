@@ -13,7 +13,7 @@ use portolan_abi::slot::Kind;
 
 /// Requests of a peer that may be at their servers: then its next request waits as if the port
 /// were full.
-const MAX_SERVING: usize = 65_536;
+pub(super) const MAX_SERVING: usize = 65_536;
 
 /// What becomes of a number that arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +56,7 @@ impl<P: Clone> Association<P> {
         if bytes != u64::from(record.body.inline) {
             return Err(Violation::Stream { bytes });
         }
+        self.may_give(record)?;
         if self.planted.is(Fault::BelievesFlows) && !self.receiving.contains_key(&flow) {
             self.believe(cx, flow);
         }
@@ -76,7 +77,10 @@ impl<P: Clone> Association<P> {
             home.fill(&memory, record.inline);
             payload = Some(memory);
         }
-        let arrived = arrived(cx, record, payload, flags.has(RecordFlags::MORE));
+        let arrived = self.arrived(cx, record, payload, flags.has(RecordFlags::MORE));
+        let Some(Inward::Open(receiving)) = self.receiving.get_mut(&flow) else {
+            return Ok(());
+        };
         receiving.held.insert(number, Held::Whole(arrived));
         self.deliver(cx, home, flow);
         Ok(())
@@ -172,7 +176,7 @@ impl<P: Clone> Association<P> {
             return Ok(());
         };
         receiving.held.insert(number, Held::Coming(transfer));
-        let arrived = arrived(cx, record, Some(memory), flags.has(RecordFlags::MORE));
+        let arrived = self.arrived(cx, record, Some(memory), flags.has(RecordFlags::MORE));
         self.open_incoming(cx, transfer, Subject::Flow(flow, number), arrived)
     }
 
@@ -193,10 +197,13 @@ impl<P: Clone> Association<P> {
             return Err(Violation::Transfer { transfer });
         }
         self.last_announced_received = transfer;
+        if self.aborted.remove(&transfer) {
+            return Ok(());
+        }
         let (subject, domain) = if flow == ANSWERS {
             let request = announce.request;
             let Some(domain) = self.wants_answer(request)? else {
-                self.ack_answers.insert(request);
+                self.acknowledge_answer(cx, request, 0);
                 return Ok(());
             };
             (Subject::Answer(request), domain)
@@ -250,6 +257,10 @@ impl<P: Clone> Association<P> {
                 return;
             };
             let request = arrived.request;
+            let rights = arrived.message.rights.iter();
+            let rights: Vec<u64> = rights.map(|right| right.request.request).collect();
+            let opens = request.is_some() || !rights.is_empty();
+            let cost = arrived.message.cost();
             let delivery = Delivery {
                 port: receiving.port,
                 from: key,
@@ -261,14 +272,14 @@ impl<P: Clone> Association<P> {
                 deadline: arrived.deadline,
                 message: arrived.message,
             };
-            let is_served = request.is_some() && self.serving.len() >= MAX_SERVING;
+            let is_served = opens && self.serving.len() >= MAX_SERVING;
             let granted = arrived.granted;
             if is_served || home.deliver(delivery).is_err() {
                 self.give_back(cx, receiving_port(&self.receiving, flow), granted);
                 self.stall(cx, flow);
                 return;
             }
-            self.serving.extend(request);
+            self.serving.extend(request.into_iter().chain(rights));
             // The message is in the port: from here on it counts as received.
             if number == receiving.next {
                 receiving.next += 1;
@@ -276,7 +287,15 @@ impl<P: Clone> Association<P> {
             receiving.limit = receiving.limit.max(receiving.next);
             receiving.busy |= arrived.more;
             receiving.say.ack = true;
-            self.says.push(flow);
+            // A flow with more to send waits for this, and so may who sends a message.
+            if request.is_some() && !arrived.more {
+                self.acknowledge_late(cx, flow, cost);
+            } else {
+                self.says.push(flow);
+            }
+            let Some(Inward::Open(receiving)) = self.receiving.get_mut(&flow) else {
+                return;
+            };
             if let Some(port) = cx.ports.get_mut(&receiving.port) {
                 port.used();
                 let domain = port.settings.domain;
@@ -391,6 +410,33 @@ impl<P: Clone> Association<P> {
         Ok(())
     }
 
+    /// A message as it is held.
+    pub(super) fn arrived(
+        &self,
+        cx: &Context<'_, P>,
+        record: &MessageRecord<'_>,
+        payload: Option<P>,
+        more: bool,
+    ) -> Arrived<P> {
+        let left = record.body.time_left;
+        let is_request = record.body.kind == Kind::Request;
+        let urgency = record.body.urgency;
+        let rights = record.rights.iter();
+        Arrived {
+            message: Message {
+                urgency: urgency.map(|word| Urgency::decode(word, cx.now)),
+                header: record.header.to_vec(),
+                lengths: record.lengths.clone(),
+                rights: rights.map(|right| self.given_here(cx, right)).collect(),
+                payload,
+            },
+            request: is_request.then_some(record.body.request),
+            deadline: left.map(|left| cx.now.after(core::time::Duration::from_nanos(left))),
+            more,
+            granted: 0,
+        }
+    }
+
     /// Plants a fault: a flow that was not lent leads to some port.
     fn believe(&mut self, cx: &mut Context<'_, P>, flow: u32) {
         if let Some((key, port)) = cx.ports.iter_mut().next() {
@@ -409,31 +455,5 @@ fn receiving_port<P>(
     match receiving.get(&flow)? {
         Inward::Open(receiving) => Some(receiving.port),
         Inward::Asked => None,
-    }
-}
-
-/// A message as it is held.
-pub(super) fn arrived<P>(
-    cx: &Context<'_, P>,
-    record: &MessageRecord<'_>,
-    payload: Option<P>,
-    more: bool,
-) -> Arrived<P> {
-    let left = record.body.time_left;
-    let is_request = record.body.kind == Kind::Request;
-    Arrived {
-        message: Message {
-            urgency: record
-                .body
-                .urgency
-                .map(|word| Urgency::decode(word, cx.now)),
-            header: record.header.to_vec(),
-            lengths: record.lengths.clone(),
-            payload,
-        },
-        request: is_request.then_some(record.body.request),
-        deadline: left.map(|left| cx.now.after(core::time::Duration::from_nanos(left))),
-        more,
-        granted: 0,
     }
 }

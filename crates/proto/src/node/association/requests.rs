@@ -15,7 +15,9 @@ use portolan_abi::slot::Kind;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OpenRequest {
     pub(super) domain: DomainKey,
-    deadline: Option<Time>,
+    pub(super) deadline: Option<Time>,
+    /// It is open for a right in a message.
+    pub(super) is_given: bool,
 }
 
 /// An answer that is kept until the client's node acknowledges it.
@@ -64,7 +66,13 @@ impl<P: Clone> Association<P> {
         *open += 1;
         self.last_request += 1;
         let request = self.last_request;
-        self.open.insert(request, OpenRequest { domain, deadline });
+        let is_given = false;
+        let open = OpenRequest {
+            domain,
+            deadline,
+            is_given,
+        };
+        self.open.insert(request, open);
         self.deadlines.extend(deadline.map(|at| (at, request)));
         Ok(request)
     }
@@ -82,7 +90,9 @@ impl<P: Clone> Association<P> {
         if let Some(deadline) = open.deadline {
             self.deadlines.remove(&(deadline, request));
         }
-        if let Some(count) = self.open_of.get_mut(&open.domain) {
+        if open.is_given {
+            self.given -= 1;
+        } else if let Some(count) = self.open_of.get_mut(&open.domain) {
             *count = count.saturating_sub(1);
             if *count == 0 {
                 self.open_of.remove(&open.domain);
@@ -116,9 +126,10 @@ impl<P: Clone> Association<P> {
         if bytes != u64::from(record.body.inline) {
             return Err(Violation::Stream { bytes });
         }
+        self.may_give(record)?;
         if self.wants_answer(request)?.is_none() {
-            self.ack_answers.insert(request);
-            return Ok(());
+            self.acknowledge_answer(cx, request, bytes);
+            return self.give_back_unread(&record.rights);
         }
         let outcome = match record.body.kind {
             Kind::Dropped => Answer::Dropped,
@@ -129,30 +140,41 @@ impl<P: Clone> Association<P> {
                     let to = Destination::Request(self.request_key(request));
                     let Some(memory) = home.allocate(to, &record.lengths) else {
                         self.no_memory(cx, request);
-                        return Ok(());
+                        return self.give_back_unread(&record.rights);
                     };
                     home.fill(&memory, record.inline);
                     payload = Some(memory);
                 }
-                let arrived = super::receiving::arrived(cx, record, payload, false);
-                self.answered(cx, request, arrived.message);
-                return Ok(());
+                let arrived = self.arrived(cx, record, payload, false);
+                return self.answered(cx, request, arrived.message);
             }
         };
-        self.ack_answers.insert(request);
+        self.acknowledge_answer(cx, request, RECORD_COST);
         self.end_request(cx, request, Outcome::Answered(outcome));
         Ok(())
     }
 
     /// The reply to a request is here.
-    pub(super) fn answered(&mut self, cx: &mut Context<'_, P>, request: u64, reply: Message<P>) {
-        self.ack_answers.insert(request);
+    pub(super) fn answered(
+        &mut self,
+        cx: &mut Context<'_, P>,
+        request: u64,
+        reply: Message<P>,
+    ) -> Result<(), Violation> {
+        self.acknowledge_answer(cx, request, reply.cost());
+        if !self.open.contains_key(&request) {
+            // It has ended while the answer came.
+            let rights: Vec<_> = reply.rights.iter().map(|right| right.reference).collect();
+            return self.give_back_unread(&rights);
+        }
+        self.serve_rights(&reply);
         let outcome = Outcome::Answered(Answer::Reply(reply));
         self.end_request(cx, request, outcome);
+        Ok(())
     }
 
     pub(super) fn no_memory(&mut self, cx: &mut Context<'_, P>, request: u64) {
-        self.ack_answers.insert(request);
+        self.acknowledge_answer(cx, request, 0);
         self.end_request(cx, request, Outcome::NoMemory);
     }
 
@@ -162,7 +184,7 @@ impl<P: Clone> Association<P> {
         request: u64,
         answer: Answer<P>,
     ) -> Result<(), Refused<Answer<P>>> {
-        let is_malformed = matches!(&answer, Answer::Reply(message) if !message.can_be());
+        let is_malformed = matches!(&answer, Answer::Reply(message) if !self.can_carry(message));
         let why = if is_malformed {
             Unsent::Malformed
         } else if !self.serving.remove(&request) {
@@ -185,6 +207,7 @@ impl<P: Clone> Association<P> {
         // If there is none, it was acknowledged before.
         if let Some(kept) = self.answers.remove(&request) {
             self.to_answer.retain(|other| *other != request);
+            self.recall(&kept);
             self.forget_way(kept.way, kept.cost());
         }
     }

@@ -5,7 +5,7 @@ use super::super::flow::{Kept, May, Way};
 use super::super::types::{Answer, Event, Message, OutRecord};
 use super::super::violation::{Refused, Unsent, Violation};
 use super::transfers::Subject;
-use super::{Association, Context, Inward, Turn};
+use super::{Association, Context, Turn};
 use crate::Time;
 use portolan_abi::node::{
     ANSWERS, Announce, CONTROL, INLINE, MessageBody, MessageRecord, Record, RecordFlags, Sent,
@@ -32,7 +32,7 @@ impl<P: Clone> Association<P> {
         message: Message<P>,
         request: Option<(u64, Option<Time>)>,
     ) -> Result<u64, Refused<Message<P>>> {
-        let is_malformed = !message.can_be();
+        let is_malformed = !self.can_carry(&message);
         let why = match self.sending.get_mut(&flow) {
             _ if is_malformed => Unsent::Malformed,
             None => Unsent::Dead,
@@ -69,47 +69,6 @@ impl<P: Clone> Association<P> {
             return Err(Unsent::Full);
         }
         Ok(sending.lent.is_some_and(|lent| lent.synchronous))
-    }
-
-    /// What is said whether or not the peer has said what it has: what has arrived here, and what
-    /// may be sent.
-    pub(in super::super) fn next_word(&mut self) -> Option<Vec<u8>> {
-        if std::mem::take(&mut self.control_say) {
-            let number = self.control_next;
-            return Some(Record::Ack.with(Sent {
-                flow: CONTROL,
-                number,
-                ..Sent::default()
-            }));
-        }
-        while let Some(flow) = self.says.pop() {
-            let Some(Inward::Open(receiving)) = self.receiving.get_mut(&flow) else {
-                continue;
-            };
-            let say = &mut receiving.say;
-            let (record, number) = if std::mem::take(&mut say.ack) {
-                (Record::Ack, receiving.next)
-            } else if std::mem::take(&mut say.wait) {
-                (Record::Wait, receiving.next)
-            } else if std::mem::take(&mut say.credit) {
-                (Record::Credit, receiving.limit)
-            } else {
-                continue;
-            };
-            if receiving.say.anything() {
-                self.says.push_front(flow);
-            }
-            return Some(record.with(Sent {
-                flow,
-                number,
-                ..Sent::default()
-            }));
-        }
-        if let Some(request) = self.ack_answers.pop_first() {
-            return Some(Record::AckAnswer { request }.with(Sent::default()));
-        }
-        let transfer = self.grants.pop_front()?;
-        Some(Record::Grant { transfer }.with(Sent::default()))
     }
 
     /// What is said once the peer has said what it has.
@@ -162,6 +121,12 @@ impl<P: Clone> Association<P> {
         self.window.has_room(cost) || self.planted.is(Fault::IgnoresWindow)
     }
 
+    /// Whether a message or an answer has to be acknowledged before the next one is sent.
+    fn stops_and_waits(&self) -> bool {
+        // A transfer is out until its message is acknowledged.
+        self.one_at_a_time && (self.window.in_flight > 0 || !self.out.is_empty())
+    }
+
     /// Whether a payload is so long that it is announced: more than a quarter of the window.
     fn is_announced(&self, bytes: u64) -> bool {
         bytes > self.window.size / 4
@@ -170,6 +135,7 @@ impl<P: Clone> Association<P> {
     /// Sends the next message of a flow: as a record, as a transfer, or its announcement.
     fn flow_turn(&mut self, cx: &mut Context<'_, P>, flow: u32) -> Took<P> {
         let key = self.flow_key(flow);
+        let waits = self.stops_and_waits();
         let Some(sending) = self.sending.get_mut(&flow) else {
             return Took::Nothing;
         };
@@ -178,6 +144,9 @@ impl<P: Clone> Association<P> {
         let Some(kept) = (may != May::No).then(|| sending.at(number)).flatten() else {
             return Took::Nothing;
         };
+        if waits {
+            return Took::Blocked;
+        }
         let (bytes, cost) = (kept.message.bytes(), kept.message.cost());
         let extents = u32::try_from(kept.message.lengths.len()).unwrap_or(u32::MAX);
         let request = kept.request.map_or(0, |(request, _)| request);
@@ -210,7 +179,7 @@ impl<P: Clone> Association<P> {
         let Some(sending) = self.sending.get_mut(&flow) else {
             return Took::Nothing;
         };
-        let more = sending.sent(may, way);
+        let more = sending.sent(way);
         if std::mem::take(&mut sending.wants) {
             cx.events.push_back(Event::Writable { flow: key });
         }
@@ -268,6 +237,9 @@ impl<P: Clone> Association<P> {
             self.to_answer.pop_front();
             return Took::Transfer;
         };
+        if self.stops_and_waits() {
+            return Took::Blocked;
+        }
         let cost = kept.cost();
         let (bytes, extents) = match &kept.answer {
             Answer::Reply(message) => (message.bytes(), message.lengths.len()),
@@ -456,6 +428,7 @@ fn body_of<P>(now: Time, kind: Kind, message: &Message<P>) -> MessageBody {
     let bytes = message.bytes();
     let inline = if bytes <= INLINE { bytes } else { 0 };
     MessageBody {
+        rights: u8::try_from(message.rights.len()).unwrap_or(u8::MAX),
         header: message.header.len(),
         extents: message.lengths.len(),
         inline: u32::try_from(inline).unwrap_or(0),
@@ -468,6 +441,7 @@ fn record_of<P>(body: MessageBody, message: &Message<P>) -> MessageRecord<'_> {
     MessageRecord {
         body,
         lengths: message.lengths.clone(),
+        rights: message.rights.iter().map(|it| it.reference).collect(),
         header: &message.header,
         inline: &[],
     }

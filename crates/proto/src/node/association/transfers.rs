@@ -5,7 +5,6 @@ use super::super::flow::{Arrived, Held, Way};
 use super::super::port::TransferKey;
 use super::super::types::{Destination, DomainKey, Home, OutFragment, Place};
 use super::super::violation::Violation;
-use super::receiving::arrived;
 use super::{Association, Context, Inward};
 use portolan_abi::node::{
     FragmentHead, FragmentKind, INLINE, MAX_FRAGMENT, MAX_TRANSFERS, MessageRecord, Record,
@@ -155,7 +154,9 @@ impl<P: Clone> Association<P> {
             return;
         };
         self.bulk.remove(out.subject, transfer);
-        if out.is_opened && out.offset < out.total {
+        // Its home has heard of it: by its opening, or by its announcement.
+        let is_known = out.is_opened || out.number >= ANNOUNCED;
+        if is_known && out.offset < out.total {
             self.aborts.push_back(out.number);
         }
         // There is room for another one.
@@ -258,7 +259,7 @@ impl<P: Clone> Association<P> {
         match head.kind {
             FragmentKind::Opens => Ok(Place::Record),
             FragmentKind::Aborts => {
-                self.drop_incoming(cx, transfer);
+                self.aborted(cx, transfer)?;
                 Ok(Place::Discard)
             }
             FragmentKind::Data => {
@@ -329,11 +330,13 @@ impl<P: Clone> Association<P> {
         match record {
             Some(Record::Message(it)) => {
                 check(&it)?;
+                self.may_give(&it)?;
                 let number = head.near(self.expected(head.flow));
                 self.message_opens(cx, home, transfer, (head.flow, number, head.flags), &it)
             }
             Some(Record::Answer(it)) => {
                 check(&it)?;
+                self.may_give(&it)?;
                 self.answer_opens(cx, home, transfer, &it)
             }
             _ => Err(violation),
@@ -387,20 +390,20 @@ impl<P: Clone> Association<P> {
         cx: &mut Context<'_, P>,
         home: &mut dyn Home<P>,
         head: FragmentHead,
-    ) {
+    ) -> Result<(), Violation> {
         let transfer = head.transfer;
         let Some(coming) = self.incoming.get_mut(&transfer) else {
-            return;
+            return Ok(());
         };
         coming.got += u64::from(head.length);
         if coming.got < coming.total {
-            return;
+            return Ok(());
         }
         let Some(coming) = self.incoming.remove(&transfer) else {
-            return;
+            return Ok(());
         };
         let Some(arrived) = coming.arrived else {
-            return;
+            return Ok(());
         };
         match coming.subject {
             Subject::Flow(flow, number) => {
@@ -411,9 +414,36 @@ impl<P: Clone> Association<P> {
             }
             Subject::Answer(request) => {
                 cx.give_back(coming.domain, arrived.granted);
-                self.answered(cx, request, arrived.message);
+                self.answered(cx, request, arrived.message)?;
             }
         }
+        Ok(())
+    }
+
+    /// Its sender has thrown a transfer away, and begins anew with that message, or with one before
+    /// it, once it has credit. It may have announced it before it heard that its flow waits, and the
+    /// announcement was taken as a probe: that credit it has not heard of.
+    fn aborted(&mut self, cx: &mut Context<'_, P>, transfer: u32) -> Result<(), Violation> {
+        let announced = self.last_announced_received;
+        if transfer > announced && transfer >= ANNOUNCED {
+            // By the other stream, its announcement comes later.
+            let most = usize::try_from(transfer - announced).unwrap_or(usize::MAX);
+            if most > MAX_TRANSFERS {
+                return Err(Violation::Transfer { transfer });
+            }
+            self.aborted.insert(transfer);
+            return Ok(());
+        }
+        let subject = self.incoming.get(&transfer).map(|coming| coming.subject);
+        self.drop_incoming(cx, transfer);
+        if let Some(Subject::Flow(flow, _)) = subject
+            && let Some(Inward::Open(receiving)) = self.receiving.get_mut(&flow)
+            && receiving.promised() > 0
+        {
+            receiving.say.credit = true;
+            self.says.push(flow);
+        }
+        Ok(())
     }
 
     /// A transfer that comes in is not wanted any more, or has ended before it was whole.
@@ -461,16 +491,16 @@ impl<P: Clone> Association<P> {
         let request = record.body.request;
         if self.wants_answer(request)?.is_none() {
             self.drop_incoming(cx, transfer);
-            self.ack_answers.insert(request);
-            return Ok(());
+            self.acknowledge_answer(cx, request, 0);
+            return self.give_back_unread(&record.rights);
         }
         let to = Destination::Request(self.request_key(request));
         let Some(memory) = home.allocate(to, &record.lengths) else {
             self.drop_incoming(cx, transfer);
             self.no_memory(cx, request);
-            return Ok(());
+            return self.give_back_unread(&record.rights);
         };
-        let arrived = arrived(cx, record, Some(memory), false);
+        let arrived = self.arrived(cx, record, Some(memory), false);
         self.open_incoming(cx, transfer, Subject::Answer(request), arrived)
     }
 }

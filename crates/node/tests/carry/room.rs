@@ -1,0 +1,196 @@
+//! Room in a port that comes in the midst of a turn, behind the look at all ports.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use portolan::{Access, Deadline, Domain, Message, PortOptions, ReceiveRight, WhenFull};
+use portolan_abi::node::NodeId;
+use portolan_node::config;
+use portolan_node::engine::Engine;
+use portolan_proto::node::Settings;
+use portolan_sys::process::{Ready, poll};
+use portolan_testkit::{PATIENCE, unique};
+use portolan_transport::clock::{Clock, SystemClock};
+use portolan_transport::{
+    Address, Class, Connection, Destination, Limits, Memory, Peer, Progress, Source, State,
+    StreamId, Transport as _, TransportError,
+};
+use std::os::fd::BorrowedFd;
+
+use crate::machine::DOMAIN;
+
+/// Does something whenever bytes are sent on a connection: in the midst of an engine's turn.
+struct Interrupted {
+    connection: Box<dyn Connection>,
+    act: Box<dyn FnMut() + Send>,
+}
+
+impl std::fmt::Debug for Interrupted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.connection.fmt(f)
+    }
+}
+
+impl Connection for Interrupted {
+    fn limits(&self) -> Limits {
+        self.connection.limits()
+    }
+
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.connection.descriptor()
+    }
+
+    fn wake_at(&self) -> Option<Duration> {
+        self.connection.wake_at()
+    }
+
+    fn progress(&mut self) -> State {
+        self.connection.progress()
+    }
+
+    fn failure(&self) -> Option<&TransportError> {
+        self.connection.failure()
+    }
+
+    fn peer(&self) -> Peer {
+        self.connection.peer()
+    }
+
+    fn remote(&self) -> Option<Address> {
+        self.connection.remote()
+    }
+
+    fn open(&mut self, class: Class) -> Result<StreamId, TransportError> {
+        self.connection.open(class)
+    }
+
+    fn send(&mut self, on: StreamId, parts: &[Source<'_>]) -> Progress {
+        (self.act)();
+        self.connection.send(on, parts)
+    }
+
+    fn receive(&mut self, on: StreamId, into: &[Destination<'_>]) -> Progress {
+        self.connection.receive(on, into)
+    }
+
+    fn datagram(&mut self, bytes: &[u8]) -> bool {
+        self.connection.datagram(bytes)
+    }
+
+    fn receive_datagram(&mut self) -> Option<Vec<u8>> {
+        self.connection.receive_datagram()
+    }
+
+    fn close(&mut self) {
+        self.connection.close();
+    }
+
+    fn binding(&self, label: &str) -> Option<[u8; 32]> {
+        self.connection.binding(label)
+    }
+}
+
+/// Of a queue for one message: the fewest.
+const SLOTS: usize = 2;
+/// Whole queues.
+const MESSAGES: usize = 200 * SLOTS;
+
+/// An engine that has nothing to do at any time of its own, and is stepped only when it asks for it.
+struct Node {
+    engine: Engine,
+    domain: Domain,
+}
+
+impl Node {
+    fn new(number: u8) -> Self {
+        let mut settings = Settings::new(NodeId([number; 16]), 1, [7; 16]);
+        let hour = Duration::from_secs(3600);
+        (settings.silent_after, settings.ping_after) = (hour, hour);
+        let mut engine = Engine::new(settings, &format!("node-{number}")).unwrap();
+        let local = unique("room");
+        let span = config::Span {
+            domain: DOMAIN.to_owned(),
+            local: local.clone(),
+            nodes: vec!["*".to_owned()],
+            ports: Vec::new(),
+        };
+        let domain = Domain::builder(&local).join().unwrap();
+        let member = Domain::builder(&local).always_open().join().unwrap();
+        engine.span(span, member).unwrap();
+        Self { engine, domain }
+    }
+
+    /// Whether it had something to do.
+    fn step_if_asked(&mut self, now: Duration) -> bool {
+        let fds: Vec<_> = self.engine.descriptors().collect();
+        let ready: Vec<Ready> = poll(&fds, Some(Instant::now())).unwrap();
+        let is_due = self.engine.wake_at().is_some_and(|at| at <= now);
+        let steps = is_due || ready.iter().any(|ready| ready.any());
+        if steps {
+            self.engine.step(now);
+            // What nobody takes is a reason to be stepped.
+            self.engine.happened();
+        }
+        steps
+    }
+}
+
+/// Empties a port that is full; how many messages it had.
+fn empty(port: &Mutex<Option<ReceiveRight>>) -> usize {
+    let mut port = port.lock().unwrap();
+    match port.as_mut() {
+        Some(port) if port.depth() == SLOTS => {
+            std::iter::from_fn(|| port.receive(Access::Later, Deadline::NOW).ok()).count()
+        }
+        _ => 0,
+    }
+}
+
+#[test]
+fn room_that_comes_while_a_turn_sends_is_not_forgotten() {
+    let clock = SystemClock::default();
+    let (mut hall, mut roof) = (Node::new(1), Node::new(2));
+    let transport = Memory::default();
+    let mut listener = transport.listen(&Address::named(&unique("room"))).unwrap();
+    let there = transport.connect(&listener.address()).unwrap();
+    let here = listener.accept().unwrap().unwrap();
+    let port = Arc::new(Mutex::new(None));
+    let received = Arc::new(Mutex::new(0));
+    let act = {
+        let (port, received) = (Arc::clone(&port), Arc::clone(&received));
+        move || *received.lock().unwrap() += empty(&port)
+    };
+    let here = Box::new(Interrupted {
+        connection: here,
+        act: Box::new(act),
+    });
+    let now = clock.now();
+    hall.engine
+        .adopt(now, here, NodeId([2; 16]), false)
+        .unwrap();
+    roof.engine
+        .adopt(now, there, NodeId([1; 16]), true)
+        .unwrap();
+
+    let options = PortOptions::named("upper").queue(1).spanned();
+    *port.lock().unwrap() = Some(hall.domain.bind(options).unwrap());
+    let domain = roof.domain.clone();
+    let asked = std::thread::spawn(move || domain.connect("upper", PATIENCE).unwrap());
+    while !asked.is_finished() {
+        hall.step_if_asked(clock.now());
+        roof.step_if_asked(clock.now());
+    }
+    let right = asked.join().unwrap();
+
+    // No time passes: nothing is mended by a timer.
+    let now = clock.now();
+    let mut sent = 0;
+    while *received.lock().unwrap() < MESSAGES {
+        while sent < MESSAGES && right.send(Message::default(), WhenFull::Fail).is_ok() {
+            sent += 1;
+        }
+        let steps = hall.step_if_asked(now) | roof.step_if_asked(now);
+        let has = *received.lock().unwrap();
+        assert!(steps, "both wait, and {has} of {sent} have come");
+    }
+}

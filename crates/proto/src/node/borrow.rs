@@ -1,0 +1,245 @@
+//! Rights are given, and ports are borrowed from their homes by what was given.
+//!
+//! ```text
+//! borrow   waits for its home ---Claim---> asked ---Resolved---> done: the giver is told
+//!             ^    |  dead_after             | the association is over
+//!             |    +------> dead             | (not: given up)
+//!             +------------------------------+
+//! ```
+
+use super::association::{Claimed, Fate};
+use super::fault::Fault;
+use super::machine::{Node, association_of};
+use super::types::{Answer, BorrowKey, DomainKey, Event, FlowKey, Gift, Given, Leads, RequestKey};
+use super::violation::Unsent;
+use crate::Time;
+use portolan_abi::node::{NodeId, Reference, ReferenceKind, ResolveFailure};
+
+/// A right that was given, and has no loan yet.
+#[derive(Debug)]
+pub(super) struct Borrow {
+    reference: Reference,
+    /// Requests of givers, which keep the right until there is a loan.
+    keeps: Vec<RequestKey>,
+    /// Since when its home is waited for.
+    since: Time,
+    /// The flow by which it was claimed.
+    flow: Option<FlowKey>,
+}
+
+impl<P: Clone> Node<P> {
+    /// Makes a right that goes with a message to a peer, for a program of `domain`. Until its
+    /// request [ends](Event::Ended) the right is kept here: a message that has it, and is not sent, is
+    /// [abandoned](Node::abandon) by that request.
+    ///
+    /// # Errors
+    ///
+    /// [`Unsent`]: [`NoRights`](Unsent::NoRights), [`TooMany`](Unsent::TooMany), or the peer or what the
+    /// right leads to is [`Dead`](Unsent::Dead).
+    pub fn give(
+        &mut self,
+        peer: NodeId,
+        association: u64,
+        domain: DomainKey,
+        gift: Gift,
+    ) -> Result<Given, Unsent> {
+        let (reference, leads) = match gift {
+            Gift::Once => (Reference::once(0), Leads::Back),
+            Gift::Port(port) => {
+                let settings = self.ports.get(&port).ok_or(Unsent::Dead)?.settings;
+                let own = (self.settings.node, self.settings.incarnation);
+                let reference = to_port(settings.id, settings.secret, own, settings.synchronous);
+                (reference, Leads::Here(port))
+            }
+            Gift::Flow(flow) => {
+                let there = association_of(&mut self.peers, flow.peer, flow.association);
+                let there = there.ok_or(Unsent::Dead)?;
+                let lent = there.lent(flow.flow).ok_or(Unsent::Dead)?;
+                let reference = to_port(lent.port, lent.secret, there.home(), lent.synchronous);
+                (reference, Leads::There)
+            }
+            Gift::Borrow(borrow) => {
+                let borrow = self.borrows.get(&borrow).ok_or(Unsent::Dead)?;
+                (borrow.reference, Leads::There)
+            }
+        };
+        let to = association_of(&mut self.peers, peer, association).ok_or(Unsent::Dead)?;
+        let request = to.open_given(domain)?;
+        Ok(Given {
+            request: to.request_key(request),
+            reference: Reference {
+                request,
+                ..reference
+            },
+            leads,
+        })
+    }
+
+    /// Borrows the port of a right that was given and leads [there](Leads::There): its home is asked,
+    /// as soon as there is an association with it. [`Event::Borrowed`] tells; then the giver is told
+    /// that it need not keep the right any more.
+    pub fn borrow(&mut self, now: Time, given: &Given) -> BorrowKey {
+        self.last_borrow += 1;
+        let borrow = BorrowKey(self.last_borrow);
+        let mut keeps = vec![given.request];
+        if self.planted.is(Fault::ForgetsKeep) {
+            self.need_not_keep(std::mem::take(&mut keeps));
+        }
+        let new = Borrow {
+            reference: given.reference,
+            keeps,
+            since: now,
+            flow: None,
+        };
+        self.borrows.insert(borrow, new);
+        self.claim_one(borrow);
+        borrow
+    }
+
+    /// Another right that was given leads to a port that is being borrowed, or was borrowed: its giver
+    /// keeps it until that is done.
+    pub fn borrow_too(&mut self, borrow: Option<BorrowKey>, given: &Given) {
+        let there = borrow.and_then(|borrow| self.borrows.get_mut(&borrow));
+        match there {
+            Some(borrow) => borrow.keeps.push(given.request),
+            None => self.need_not_keep(vec![given.request]),
+        }
+    }
+
+    /// Nobody wants the port any more.
+    pub fn unborrow(&mut self, borrow: BorrowKey) {
+        if let Some(gone) = self.borrows.remove(&borrow) {
+            self.need_not_keep(gone.keeps);
+            if let Some(flow) = gone.flow {
+                // Of an association that is over there is none.
+                let _ = self.close(flow);
+            }
+        }
+    }
+
+    /// Rights that are being borrowed.
+    pub fn borrowing(&self) -> usize {
+        self.borrows.len()
+    }
+
+    /// The giver of a right need not keep it: there is a loan, or it is not wanted.
+    fn need_not_keep(&mut self, keeps: Vec<RequestKey>) {
+        for keep in keeps {
+            // If its node was given up, so was what it has kept.
+            let _ = self.answer(keep, Answer::Dropped);
+        }
+    }
+
+    /// Claims a port, if there is an association with its home.
+    fn claim_one(&mut self, key: BorrowKey) {
+        let Some(borrow) = self.borrows.get_mut(&key) else {
+            return;
+        };
+        let home = self.peers.get_mut(&borrow.reference.home);
+        let Some(home) = home.filter(|_| borrow.flow.is_none()) else {
+            return;
+        };
+        if home.incarnation > borrow.reference.incarnation {
+            // The port has ended with the one that it is of.
+            self.dead(key, ResolveFailure::NoSuchPort);
+        } else if let Some(association) = &mut home.association {
+            if !association.takes_rights() {
+                self.dead(key, ResolveFailure::Denied);
+            } else if let Ok(flow) = association.claim(key, &borrow.reference) {
+                // If there are too many flows, it is tried again when its time has come.
+                borrow.flow = Some(association.flow_key(flow));
+            }
+        }
+    }
+
+    /// An association has begun: what is of its node is claimed.
+    pub(super) fn claim_of(&mut self, home: NodeId) {
+        let all = self.borrows.iter();
+        let its = all.filter(|(_, borrow)| borrow.reference.home == home);
+        let its: Vec<BorrowKey> = its.map(|(key, _)| *key).collect();
+        its.into_iter().for_each(|key| self.claim_one(key));
+    }
+
+    /// A right leads nowhere.
+    fn dead(&mut self, borrow: BorrowKey, why: ResolveFailure) {
+        if let Some(gone) = self.borrows.remove(&borrow) {
+            self.need_not_keep(gone.keeps);
+            let flow = Err(why);
+            self.events.push_back(Event::Borrowed { borrow, flow });
+        }
+    }
+
+    /// Handles what has become of claims.
+    pub(super) fn settle_claims(&mut self, now: Time) {
+        for claimed in std::mem::take(&mut self.claimed) {
+            let Claimed { borrow, flow, fate } = claimed;
+            let Some(there) = self.borrows.get_mut(&borrow) else {
+                // It was closed here meanwhile.
+                continue;
+            };
+            match fate {
+                Fate::Lent(lent) => {
+                    let wanted = &there.reference;
+                    // A home says what it has. If the giver has said otherwise, it is another right.
+                    let is_it = lent.port == wanted.port && lent.synchronous == wanted.synchronous;
+                    if !is_it {
+                        let _ = self.close(flow);
+                        self.dead(borrow, ResolveFailure::NoSuchPort);
+                    } else if let Some(done) = self.borrows.remove(&borrow) {
+                        self.need_not_keep(done.keeps);
+                        let flow = Ok(flow);
+                        self.events.push_back(Event::Borrowed { borrow, flow });
+                    }
+                }
+                Fate::Refused(failure) => self.dead(borrow, failure),
+                Fate::Lost => self.dead(borrow, ResolveFailure::Other),
+                Fate::Again => {
+                    there.flow = None;
+                    there.since = now;
+                    // There may be another association already.
+                    self.claim_one(borrow);
+                }
+            }
+        }
+    }
+
+    /// When a home has been waited for too long.
+    pub(super) fn next_borrow(&self) -> Option<Time> {
+        let after = self.settings.dead_after?;
+        let waits = self.borrows.values().filter(|it| it.flow.is_none());
+        waits.map(|borrow| borrow.since.after(after)).min()
+    }
+
+    /// Gives up what has waited for its home for too long.
+    pub(super) fn give_borrows_up(&mut self, now: Time) {
+        if self.next_borrow().is_none_or(|at| at > now) {
+            return;
+        }
+        let Some(after) = self.settings.dead_after else {
+            return;
+        };
+        let all = self.borrows.iter();
+        let late = all.filter(|(_, it)| it.flow.is_none() && it.since.after(after) <= now);
+        let late: Vec<BorrowKey> = late.map(|(key, _)| *key).collect();
+        for borrow in late {
+            self.dead(borrow, ResolveFailure::Other);
+        }
+    }
+}
+
+fn to_port(
+    port: portolan_abi::node::PortId,
+    secret: [u8; 16],
+    (home, incarnation): (NodeId, u64),
+    synchronous: bool,
+) -> Reference {
+    Reference {
+        request: 0,
+        port,
+        secret,
+        home,
+        incarnation,
+        kind: ReferenceKind::Send,
+        synchronous,
+    }
+}
