@@ -1,0 +1,67 @@
+//! Extents: memory that is moved by changing who owns it.
+
+use crate::handles::Handle;
+use crate::kinds::portolan_extent;
+use crate::pointers::{place, put};
+use crate::status::{enter, fail, portolan_status};
+use std::ffi::c_void;
+use std::mem::MaybeUninit;
+
+/// Where an extent's bytes lie, which is the same in every member, and how many belong to the
+/// message. `len` may be NULL.
+///
+/// Threads: one at a time.
+/// Owns: the bytes are the extent's: use them until it is sent, pushed into a message, or freed.
+#[unsafe(no_mangle)]
+pub extern "C" fn portolan_extent_data(
+    extent: portolan_extent,
+    data: Option<&mut MaybeUninit<*mut c_void>>,
+    len: Option<&mut MaybeUninit<usize>>,
+) -> portolan_status {
+    enter(|| {
+        let place = place(data)?;
+        let mut extent = extent.hold()?;
+        place.write(extent.as_mut_ptr().cast());
+        put(len, extent.len());
+        Ok(())
+    })
+}
+
+/// Bytes that the extent could hold.
+///
+/// Threads: one at a time.
+#[unsafe(no_mangle)]
+pub extern "C" fn portolan_extent_capacity(
+    extent: portolan_extent,
+    capacity: Option<&mut MaybeUninit<usize>>,
+) -> portolan_status {
+    enter(|| {
+        let place = place(capacity)?;
+        place.write(extent.hold()?.capacity());
+        Ok(())
+    })
+}
+
+/// Says how many bytes belong to the message: up to the capacity.
+///
+/// Threads: one at a time.
+#[unsafe(no_mangle)]
+pub extern "C" fn portolan_extent_set_len(extent: portolan_extent, len: usize) -> portolan_status {
+    enter(|| {
+        extent.hold()?.set_len(len).map_err(|capacity| {
+            fail(
+                portolan_status::PORTOLAN_TOO_LONG,
+                format_args!("the extent holds {capacity} bytes, not {len}"),
+            )
+        })
+    })
+}
+
+/// Gives the extent back to the domain.
+///
+/// Threads: any.
+/// Owns: `extent` is freed; its bytes are not the caller's any more.
+#[unsafe(no_mangle)]
+pub extern "C" fn portolan_extent_free(extent: portolan_extent) -> portolan_status {
+    enter(|| extent.take().map(drop))
+}

@@ -1,0 +1,315 @@
+//! Messages: a header, which is copied, and extents, which are moved.
+
+use crate::causes::cause;
+use crate::handles::Handle;
+use crate::kinds::{portolan_domain, portolan_extent, portolan_message};
+use crate::pointers::{bad, bytes, place, put};
+use crate::status::{enter, fail, portolan_status};
+use portolan::{Message, Notice, Urgency};
+use std::ffi::c_void;
+use std::mem::MaybeUninit;
+
+/// Bytes of a header at the most.
+pub const PORTOLAN_MAX_HEADER: usize = 4096;
+/// Extents of one message at the most.
+pub const PORTOLAN_MAX_EXTENTS: usize = 1024;
+
+/// What a message tells, if it is no message but something that the port asked to be told.
+pub type portolan_notice_kind = u32;
+
+/// It is a message.
+pub const PORTOLAN_NOTICE_NONE: portolan_notice_kind = 0;
+/// No send right on the port is left anywhere.
+pub const PORTOLAN_NOTICE_NO_MORE_SENDERS: portolan_notice_kind = 1;
+/// A send-once right on the port was dropped unused.
+pub const PORTOLAN_NOTICE_SEND_ONCE_DROPPED: portolan_notice_kind = 2;
+/// A watched port has died; `token` says which.
+pub const PORTOLAN_NOTICE_DEAD_NAME: portolan_notice_kind = 3;
+/// A watched port is on a node that is silent; `token` says which.
+pub const PORTOLAN_NOTICE_UNREACHABLE: portolan_notice_kind = 4;
+/// Its node is there again; `token` says which.
+pub const PORTOLAN_NOTICE_REACHABLE: portolan_notice_kind = 5;
+/// Something that this version has no number for.
+pub const PORTOLAN_NOTICE_OTHER: portolan_notice_kind = 6;
+
+/// See `portolan_notice_kind`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct portolan_notice {
+    /// What is told.
+    pub kind: portolan_notice_kind,
+    /// What the watcher gave to recognise the port by.
+    pub token: u64,
+}
+
+/// A message with this header and nothing else, for any domain. A header of no bytes may be NULL.
+///
+/// Threads: any.
+/// Owns: `*message` is the caller's, to be freed; to send it empties it and leaves it the caller's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn portolan_message_new(
+    header: *const c_void,
+    len: usize,
+    message: Option<&mut MaybeUninit<portolan_message>>,
+) -> portolan_status {
+    enter(|| {
+        let place = place(message)?;
+        // SAFETY:
+        // - C's promise.
+        let made = Message::new(unsafe { header_of(header, len) }?).map_err(cause)?;
+        place.write(Handle::insert(made)?);
+        Ok(())
+    })
+}
+
+/// As `portolan_message_new`; a header of more than 48 bytes is written straight into a page of
+/// the domain, which saves a copy.
+///
+/// Threads: any, also several at once.
+/// Owns: as `portolan_message_new`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn portolan_domain_message(
+    domain: portolan_domain,
+    header: *const c_void,
+    len: usize,
+    message: Option<&mut MaybeUninit<portolan_message>>,
+) -> portolan_status {
+    enter(|| {
+        let place = place(message)?;
+        let domain = domain.share()?;
+        // SAFETY:
+        // - C's promise.
+        let made = domain.message(unsafe { header_of(header, len) }?);
+        place.write(Handle::insert(made.map_err(cause)?)?);
+        Ok(())
+    })
+}
+
+/// # Safety
+///
+/// - As [`bytes`].
+unsafe fn header_of<'a>(header: *const c_void, len: usize) -> Result<&'a [u8], portolan_status> {
+    // Before it is looked at.
+    if len > PORTOLAN_MAX_HEADER {
+        return Err(fail(
+            portolan_status::PORTOLAN_TOO_LONG,
+            format_args!(
+                "a header of {len} bytes is over the limit of {PORTOLAN_MAX_HEADER}: put the rest into an extent"
+            ),
+        ));
+    }
+    // SAFETY:
+    // - The caller's.
+    unsafe { bytes(header, len) }
+}
+
+/// Gives all that the message holds back.
+///
+/// Threads: any.
+/// Owns: `message` is freed, with its extents and rights.
+#[unsafe(no_mangle)]
+pub extern "C" fn portolan_message_free(message: portolan_message) -> portolan_status {
+    enter(|| message.take().map(drop))
+}
+
+/// Drops all that the message holds; it can be used again.
+///
+/// Threads: one at a time.
+#[unsafe(no_mangle)]
+pub extern "C" fn portolan_message_clear(message: portolan_message) -> portolan_status {
+    enter(|| {
+        message.hold()?.clear();
+        Ok(())
+    })
+}
+
+/// The message's header.
+///
+/// Threads: one at a time.
+/// Owns: the bytes are the message's: there until its next call, of whatever function.
+#[unsafe(no_mangle)]
+pub extern "C" fn portolan_message_header(
+    message: portolan_message,
+    header: Option<&mut MaybeUninit<*const c_void>>,
+    len: Option<&mut MaybeUninit<usize>>,
+) -> portolan_status {
+    enter(|| {
+        let (header, len) = (place(header)?, place(len)?);
+        let message = message.hold()?;
+        header.write(message.header().as_ptr().cast());
+        len.write(message.header().len());
+        Ok(())
+    })
+}
+
+/// Replaces the message's header.
+///
+/// Threads: one at a time.
+/// Owns: the bytes are copied.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn portolan_message_set_header(
+    message: portolan_message,
+    header: *const c_void,
+    len: usize,
+) -> portolan_status {
+    enter(|| {
+        let mut message = message.hold()?;
+        // SAFETY:
+        // - C's promise.
+        let header = unsafe { header_of(header, len) }?;
+        message.set_header(header).map_err(cause)
+    })
+}
+
+/// Appends an extent.
+///
+/// Threads: one at a time.
+/// Owns: `extent` is freed: it is the message's now. If the call fails it is the caller's still.
+#[unsafe(no_mangle)]
+pub extern "C" fn portolan_message_push(
+    message: portolan_message,
+    extent: portolan_extent,
+) -> portolan_status {
+    enter(|| {
+        let mut message = message.hold()?;
+        let extent = extent.hold()?;
+        if message.extents().len() + message.sealed().len() >= PORTOLAN_MAX_EXTENTS {
+            return Err(fail(
+                portolan_status::PORTOLAN_NO_ROOM,
+                format_args!(
+                    "a message carries {PORTOLAN_MAX_EXTENTS} extents at the most: use larger ones, or send several messages"
+                ),
+            ));
+        }
+        // Nothing fails from here on.
+        message
+            .push(portolan_extent::take_out(extent))
+            .map_err(cause)
+    })
+}
+
+/// How many extents the message holds, and how many bytes in all. Either may be NULL.
+///
+/// Threads: one at a time.
+#[unsafe(no_mangle)]
+pub extern "C" fn portolan_message_extents(
+    message: portolan_message,
+    extents: Option<&mut MaybeUninit<usize>>,
+    len: Option<&mut MaybeUninit<usize>>,
+) -> portolan_status {
+    enter(|| {
+        let message = message.hold()?;
+        put(extents, message.extents().len());
+        put(len, message.len());
+        Ok(())
+    })
+}
+
+/// Where the bytes of the extent at `index` lie. `len` may be NULL.
+///
+/// Threads: one at a time.
+/// Owns: the bytes are the message's: use them until it is sent, cleared or freed, or the extent
+/// removed.
+#[unsafe(no_mangle)]
+pub extern "C" fn portolan_message_extent(
+    message: portolan_message,
+    index: usize,
+    data: Option<&mut MaybeUninit<*mut c_void>>,
+    len: Option<&mut MaybeUninit<usize>>,
+) -> portolan_status {
+    enter(|| {
+        let place = place(data)?;
+        let mut message = message.hold()?;
+        let Some(extent) = message.extents_mut().get_mut(index) else {
+            return Err(no_extent(index));
+        };
+        place.write(extent.as_mut_ptr().cast());
+        put(len, extent.len());
+        Ok(())
+    })
+}
+
+/// Takes the extent at `index` out.
+///
+/// Threads: one at a time.
+/// Owns: `*extent` is the caller's, until it is sent or freed.
+#[unsafe(no_mangle)]
+pub extern "C" fn portolan_message_remove(
+    message: portolan_message,
+    index: usize,
+    extent: Option<&mut MaybeUninit<portolan_extent>>,
+) -> portolan_status {
+    enter(|| {
+        let place = place(extent)?;
+        let mut message = message.hold()?;
+        let reserved = portolan_extent::reserve()?;
+        let taken = message.remove(index).ok_or_else(|| no_extent(index))?;
+        place.write(Handle::fill(reserved, taken));
+        Ok(())
+    })
+}
+
+#[cold]
+fn no_extent(index: usize) -> portolan_status {
+    fail(
+        portolan_status::PORTOLAN_OUT_OF_BOUNDS,
+        format_args!("the message has no extent {index}"),
+    )
+}
+
+/// Says when the message should be dealt with, for ports that hand out the most urgent first: by
+/// an instant of the monotonic clock, in nanoseconds.
+///
+/// Threads: one at a time.
+#[unsafe(no_mangle)]
+pub extern "C" fn portolan_message_set_deadline(
+    message: portolan_message,
+    deadline: crate::portolan_deadline,
+) -> portolan_status {
+    enter(|| {
+        let at = crate::deadline::deadline(deadline).instant();
+        let at = at.ok_or_else(|| bad("an urgent message has an instant"))?;
+        message.hold()?.set_urgency(Some(Urgency::Deadline(at)));
+        Ok(())
+    })
+}
+
+/// As `portolan_message_set_deadline`, by a number: the higher, the more urgent; all come after
+/// those with a deadline.
+///
+/// Threads: one at a time.
+#[unsafe(no_mangle)]
+pub extern "C" fn portolan_message_set_priority(
+    message: portolan_message,
+    priority: u32,
+) -> portolan_status {
+    enter(|| {
+        let urgency = Some(Urgency::Priority(priority));
+        message.hold()?.set_urgency(urgency);
+        Ok(())
+    })
+}
+
+/// Whether this is no message but something that the port asked to be told.
+///
+/// Threads: one at a time.
+#[unsafe(no_mangle)]
+pub extern "C" fn portolan_message_notice(
+    message: portolan_message,
+    notice: Option<&mut MaybeUninit<portolan_notice>>,
+) -> portolan_status {
+    enter(|| {
+        let place = place(notice)?;
+        let (kind, token) = match message.hold()?.notice() {
+            None => (PORTOLAN_NOTICE_NONE, 0),
+            Some(Notice::NoMoreSenders) => (PORTOLAN_NOTICE_NO_MORE_SENDERS, 0),
+            Some(Notice::SendOnceDropped) => (PORTOLAN_NOTICE_SEND_ONCE_DROPPED, 0),
+            Some(Notice::DeadName { token }) => (PORTOLAN_NOTICE_DEAD_NAME, token),
+            Some(Notice::Unreachable { token }) => (PORTOLAN_NOTICE_UNREACHABLE, token),
+            Some(Notice::Reachable { token }) => (PORTOLAN_NOTICE_REACHABLE, token),
+            Some(_) => (PORTOLAN_NOTICE_OTHER, 0),
+        };
+        place.write(portolan_notice { kind, token });
+        Ok(())
+    })
+}
