@@ -35,7 +35,7 @@ use exit_codes;
     version,
     arg_required_else_help = true,
     after_help = concat!(
-        "Example:\n  portolan demo            hand 256 MiB through three processes, three ways\n  portolan bench latency   what one message costs on this machine\n  portolan port send --help",
+        "Example:\n  portolan demo            hand 256 MiB through three processes, three ways\n  portolan top             what the domains of this machine do\n  portolan port send --help",
         exit_codes!("5 and more: see `portolan port --help`"),
     )
 )]
@@ -76,6 +76,7 @@ pub(crate) struct NamedArgs {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Demo(DemoArgs),
+    #[command(hide = !cfg!(feature = "bench"))]
     Bench(BenchArgs),
     Ls(LsArgs),
     Top(TopArgs),
@@ -92,6 +93,7 @@ pub(crate) enum Command {
     #[command(name = "__node-stage", hide = true)]
     NodeStage(NodeStageArgs),
     /// The program beside a node of `bench node`. Not for users.
+    #[cfg(feature = "bench")]
     #[command(name = "__beside-node", hide = true)]
     BesideNode(BesideNodeArgs),
 }
@@ -99,8 +101,8 @@ pub(crate) enum Command {
 /// Run the node, which links this machine's domains to those of other machines.
 ///
 /// Everything behind `node` goes to the program `portolan-node`, which lies beside this one or in
-/// PATH: init, invite, join, forget, authority, up, leave, status. `portolan node help` shows its
-/// own help.
+/// PATH: init, invite, join, forget, span, unspan, authority, up, leave, status, lab, man. `portolan
+/// node help` shows its own help.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = concat!("Example:\n  portolan node init && portolan node up &\n  portolan node invite\n  portolan node join 192.0.2.10:7411/K3V9-...", exit_codes!())
@@ -182,6 +184,7 @@ pub(crate) struct NodeStageArgs {
 }
 
 /// What the program beside a node of a benchmark is told.
+#[cfg(feature = "bench")]
 #[derive(Debug, clap::Args)]
 pub(crate) struct BesideNodeArgs {
     /// The process that measures
@@ -229,6 +232,10 @@ pub(crate) enum CarrierName {
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = concat!("Example:\n  portolan bench latency --quick\n  portolan bench wake --filter pipe --json > wake.json", exit_codes!())
+)]
+#[cfg_attr(
+    not(feature = "bench"),
+    allow(dead_code, reason = "parsed, and refused as a whole")
 )]
 pub(crate) struct BenchArgs {
     /// What to measure
@@ -293,13 +300,21 @@ pub(crate) enum BenchKind {
 /// Shared memory: what each segment is (a channel, a topic's or a service's, a frame buffer),
 /// who writes it, how many read, and how many units the slowest is behind. Then calls and
 /// signals, exported memory, and connections with other domains.
+///
+/// With --nodes: the cluster as this machine's node sees it. Each node with its link (`up`;
+/// `unreachable`: silent; `connecting`; `waiting`: tried again soon), for how long, and its address; the
+/// domains that the node spans; ports of other nodes that programs here have rights on, and ports here
+/// that others have. The node is the one of `portolan node status`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = concat!("Example:\n  portolan ls\n  portolan ls frames --json", exit_codes!()))]
+#[command(after_help = concat!("Example:\n  portolan ls\n  portolan ls frames --json\n  portolan ls --nodes", exit_codes!()))]
 pub(crate) struct LsArgs {
     /// Only the domain of this name
     pub(crate) domain: Option<String>,
     #[command(flatten)]
     pub(crate) named: NamedArgs,
+    /// List the nodes of the cluster, and what goes between them
+    #[arg(long, conflicts_with_all = ["domain", "named"])]
+    pub(crate) nodes: bool,
     /// Print the list as JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -312,9 +327,12 @@ pub(crate) struct LsArgs {
 ///
 /// SPIN, SLEEP and ROOM count threads: those that look for a message again and again,
 /// those that sleep until one comes, and those that wait for room in a queue.
+///
+/// With --node: a node of this machine. Its links with rates each way, ports there and here with what
+/// waits and for whom, the domains that it spans, and what was lost with nodes that were given up.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = concat!("Example:\n  portolan top\n  portolan top frames --interval 0.5\n  portolan top frames --json | jq '.ports[] | {name, depth}'", exit_codes!())
+    after_help = concat!("Example:\n  portolan top\n  portolan top frames --interval 0.5\n  portolan top --node\n  portolan top frames --json | jq '.ports[] | {name, depth}'", exit_codes!())
 )]
 pub(crate) struct TopArgs {
     /// The domain; may be left out if only one runs
@@ -324,6 +342,10 @@ pub(crate) struct TopArgs {
     /// The user whose domain it is, by number (default: you, unless only another has one)
     #[arg(long, value_name = "UID")]
     pub(crate) user: Option<u32>,
+    /// Watch a node: by its name, or its state directory (default: the one of `portolan node status`)
+    #[arg(long, value_name = "NAME|DIRECTORY", num_args = 0..=1, conflicts_with_all = ["domain", "named", "user"])]
+    #[expect(clippy::option_option, reason = "the flag may stand alone")]
+    pub(crate) node: Option<Option<String>>,
     /// Seconds between two looks, 0.05 to 3600
     #[arg(long, short, default_value_t = 1.0, value_name = "SECONDS", value_parser = interval)]
     pub(crate) interval: f64,

@@ -29,6 +29,7 @@ pub(crate) enum CliError {
     #[error("cannot write {path}: {source}")]
     Output { path: PathBuf, source: io::Error },
     /// Caller's: no row contains the filter's word.
+    #[cfg_attr(not(feature = "bench"), allow(dead_code, reason = "of benchmarks"))]
     #[error("no row of this benchmark contains {word:?}")]
     NothingMatches { word: String },
     /// Caller's: a screen was asked for where none is.
@@ -64,6 +65,21 @@ pub(crate) enum CliError {
     /// The system's: the program that the command is for is not installed.
     #[error("there is no program portolan-node, neither beside this one nor in PATH")]
     NoNodeProgram,
+    /// Caller's: no node runs with this state directory.
+    #[error("no node runs with the state directory {}", .state.display())]
+    NoNode { state: PathBuf },
+    /// A peer's: the node ended while it was looked at.
+    #[error("the node with the state directory {} has ended", .state.display())]
+    NodeEnded { state: PathBuf },
+    /// Caller's: no node of this machine has that name.
+    #[error("{}", no_node_named(.name, .others))]
+    NoNodeNamed { name: String, others: Vec<String> },
+    /// A peer's: the node does not answer.
+    #[error("the node with the state directory {} does not answer in {seconds} s", .state.display())]
+    NodeSilent { state: PathBuf, seconds: u64 },
+    /// The system's, or a node's of another version: its answer cannot be had, or read.
+    #[error("cannot ask the node with the state directory {}: {source}", .state.display())]
+    NodeUnreadable { state: PathBuf, source: io::Error },
     /// Caller's: there is no such subcommand.
     #[error("there is no command `portolan {name}`")]
     NoCommand { name: String },
@@ -178,14 +194,21 @@ impl CliError {
             | Self::Refused { .. }
             | Self::NotRunnable { .. }
             | Self::NoCommand { .. }
+            | Self::NoNode { .. }
+            | Self::NoNodeNamed { .. }
             | Self::NoDomain
             | Self::NoDomainInTime { .. }
             | Self::WhichDomain { .. }
             | Self::NotRunning { .. } => Blame::Caller,
             Self::Measure(error) => error.blame(),
             Self::Join { source, .. } => blame_of(source),
-            Self::Unfit { .. } | Self::NoNodeProgram | Self::Lab { .. } => Blame::System,
+            Self::Unfit { .. }
+            | Self::NoNodeProgram
+            | Self::NodeUnreadable { .. }
+            | Self::Lab { .. } => Blame::System,
             Self::NeighbourLost { .. }
+            | Self::NodeSilent { .. }
+            | Self::NodeEnded { .. }
             | Self::Ended { .. }
             | Self::Traced(_)
             | Self::NoPort { .. }
@@ -231,6 +254,19 @@ impl CliError {
             Self::Lab { .. } => "run it again; if it repeats, report it with this output",
             Self::NoNodeProgram => {
                 "build it beside this one: cargo build --release -p portolan-node (or cargo install --path crates/node)"
+            }
+            Self::NoNode { .. } => {
+                "start it: `portolan node up` (`portolan node init` makes the first of a cluster, `join` the next); PORTOLAN_NODE_STATE names another state directory"
+            }
+            Self::NodeEnded { .. } => "start it again: `portolan node up`",
+            Self::NoNodeNamed { .. } => {
+                "name its state directory, if it is in another network namespace; `portolan node up` starts one"
+            }
+            Self::NodeSilent { .. } => {
+                "look whether its process is stopped, and continue or end it (`kill -CONT`, `kill`)"
+            }
+            Self::NodeUnreadable { .. } => {
+                "use a command of the node's version, as the node's user"
             }
             Self::NoDomainInTime { .. } => {
                 "check the name (--domain), start a program that makes it (`portolan port receive` does), or wait longer (--timeout)"
@@ -300,6 +336,19 @@ impl CliError {
             return;
         }
         self.blame().report(self, &self.remedy());
+    }
+}
+
+/// That no node of this name runs here, and which do.
+fn no_node_named(name: &str, others: &[String]) -> String {
+    match others {
+        [] => format!("no node named {name:?} runs here, and no other one"),
+        _ => {
+            // Quoted: other users' nodes may have names that a terminal would obey.
+            let others: Vec<String> = others.iter().map(|other| format!("{other:?}")).collect();
+            let others = others.join(", ");
+            format!("no node named {name:?} runs here, but {others}")
+        }
     }
 }
 

@@ -8,7 +8,9 @@
 #![forbid(unsafe_code)]
 
 mod args;
+#[cfg(feature = "bench")]
 mod bench;
+mod cluster;
 mod demo;
 mod doctor;
 mod error;
@@ -34,15 +36,23 @@ enum Own {
     /// A stage of the demo.
     Stage(demo::StageBrief),
     /// The receiver of `bench structures`.
+    #[cfg(feature = "bench")]
     Structures(bench::structures::Brief),
     /// The far end of `bench node`.
+    #[cfg(feature = "bench")]
     Node(bench::node::Brief),
 }
 
 fn main() -> ExitCode {
     let outcome = match Args::parsed().command {
         Command::Demo(args) => demo::run(&args),
+        #[cfg(feature = "bench")]
         Command::Bench(args) => bench::run(&args),
+        #[cfg(not(feature = "bench"))]
+        Command::Bench(_) => Err(CliError::Refused {
+            what: "this build of the command has no benchmarks".to_owned(),
+            to_do: "build it with them: cargo install portolan-cli",
+        }),
         Command::Ls(args) => ls::run(&args),
         Command::Node(args) => node::run(&args),
         Command::Port(args) => port::run(&args.command),
@@ -52,10 +62,13 @@ fn main() -> ExitCode {
         Command::Completions(args) => pages::completions(&args),
         Command::Man(args) => pages::man(&args),
         Command::NodeStage(args) => demo::node_stage_main(&args),
+        #[cfg(feature = "bench")]
         Command::BesideNode(args) => bench::node::beside_main(args.coordinator),
         Command::Peer => child::main(|own, control, descriptors| match own {
             Own::Stage(brief) => demo::stage_main(brief, control, descriptors),
+            #[cfg(feature = "bench")]
             Own::Structures(brief) => bench::structures::peer_main(&brief, control, descriptors),
+            #[cfg(feature = "bench")]
             Own::Node(brief) => bench::node::peer_main(brief, control),
         }),
     };

@@ -428,6 +428,7 @@ fn calls_by_other_libraries_are_rows_or_left_out() {
 #[test]
 fn peers_have_rows() {
     covers("latency", "iceoryx2", "cache line", &["iceoryx2"]);
+    covers("latency", "zenoh", "cache line", &["zenoh"]);
     covers(
         "wake",
         "iceoryx2",
@@ -435,6 +436,7 @@ fn peers_have_rows() {
         &["iceoryx2"],
     );
     covers("pubsub", "iceoryx2", "cache line", &["iceoryx2"]);
+    covers("pubsub", "zenoh", "cache line", &["zenoh"]);
 }
 
 #[test]

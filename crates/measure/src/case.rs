@@ -107,6 +107,9 @@ pub enum System {
     /// Calls by gRPC, over a Unix socket.
     #[cfg(feature = "peers")]
     Tonic,
+    /// Publish and subscribe, over a Unix socket and shared memory.
+    #[cfg(feature = "peers")]
+    Zenoh,
 }
 
 /// How a receiver waits.
@@ -117,6 +120,8 @@ pub enum Mode {
     Poll,
     /// Asleep.
     Block,
+    /// As Portolan waits unless told otherwise: awake for an adaptive time, then asleep.
+    Adaptive,
     /// Stopped until a line is written.
     Monitor,
     /// Busy with something else, and interrupted.
@@ -400,6 +405,8 @@ impl Case {
             System::Capnp => "capnp-rpc",
             #[cfg(feature = "peers")]
             System::Tonic => "tonic",
+            #[cfg(feature = "peers")]
+            System::Zenoh => "zenoh",
         }
     }
 
@@ -566,6 +573,7 @@ impl Mode {
         match self {
             Self::Poll => "poll",
             Self::Block => "block",
+            Self::Adaptive => "adaptive",
             Self::Monitor => "monitor",
             Self::Upcall => "upcall",
         }

@@ -35,8 +35,11 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{End, FOLLOWED, MeasureError, Result};
+#[cfg(feature = "bench")]
 use crate::instructions::{self, SceneBrief};
+#[cfg(feature = "bench")]
 use crate::run::{self, PeerBrief};
+#[cfg(feature = "bench")]
 use crate::systems::update::counted::{self, CountedBrief};
 
 /// The longest packet on a control socket: a brief with room to spare.
@@ -53,10 +56,13 @@ pub const ARGUMENT: &str = "__peer";
 #[derive(Debug, Serialize, Deserialize)]
 enum Brief<O> {
     /// Be the other side of a row; see [`run`].
+    #[cfg(feature = "bench")]
     Row(PeerBrief),
     /// Do a row's operation, and be stepped through.
+    #[cfg(feature = "bench")]
     Counted(CountedBrief),
     /// Go through the parts of a scene, and be stepped through.
+    #[cfg(feature = "bench")]
     Scene(SceneBrief),
     /// What only the program itself knows how to do.
     Own(O),
@@ -73,8 +79,11 @@ where
 {
     let (brief, control, descriptors) = brief()?;
     match brief {
+        #[cfg(feature = "bench")]
         Brief::Row(brief) => Ok(run::peer_main(&brief, &control, descriptors)?),
+        #[cfg(feature = "bench")]
         Brief::Counted(brief) => Ok(counted::serve(&brief, &control)?),
+        #[cfg(feature = "bench")]
         Brief::Scene(brief) => Ok(instructions::serve(&brief, &control)?),
         Brief::Own(brief) => own(brief, &control, descriptors),
     }
@@ -199,6 +208,7 @@ impl Child {
     }
 
     /// The same for the other side of a row.
+    #[cfg(feature = "bench")]
     pub(crate) fn start_row(
         role: &str,
         brief: PeerBrief,
@@ -208,11 +218,13 @@ impl Child {
     }
 
     /// The same for one that is stepped through.
+    #[cfg(feature = "bench")]
     pub(crate) fn start_counted(role: &str, brief: CountedBrief) -> Result<Self> {
         Self::start_with(role, &Brief::<()>::Counted(brief), &[])
     }
 
     /// The same for one that goes through a scene, with this environment and no more of it.
+    #[cfg(feature = "bench")]
     pub(crate) fn start_scene(brief: SceneBrief, environment: (&str, &str)) -> Result<Self> {
         let mut command = Command::new("/proc/self/exe");
         command.env_clear().env(environment.0, environment.1);

@@ -53,6 +53,13 @@ impl Cpus {
         }
     }
 
+    /// Lets the calling thread, and processes that it starts, run on all of them again.
+    pub fn unpin(&self) -> Result<()> {
+        let mut all = self.others.clone();
+        all.push(self.ours);
+        machine::keep_on(&all).map_err(MeasureError::system("letting a process run on all CPUs"))
+    }
+
     /// Whether everything must share one CPU.
     pub fn single(&self) -> bool {
         self.others == [self.ours]

@@ -1,4 +1,5 @@
-//! This crate holds what the programs that measure share: `portolan bench` and `portolan-lab`.
+//! This crate holds what the programs `portolan` and `portolan-lab` share. With the feature `bench`
+//! that is all of the table; without it, `child`, `error`, `out` and `words`.
 //!
 //! | module | holds |
 //! |---|---|
@@ -24,20 +25,31 @@
 
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "bench")]
 pub mod case;
 pub mod child;
+#[cfg(feature = "bench")]
 pub mod cpus;
 pub mod error;
+#[cfg(feature = "bench")]
 pub mod harness;
+#[cfg(feature = "bench")]
 pub mod instructions;
+#[cfg(feature = "bench")]
 pub mod machine;
 pub mod out;
+#[cfg(feature = "bench")]
 pub mod payload;
+#[cfg(feature = "bench")]
 pub mod run;
+#[cfg(feature = "bench")]
 pub mod sampler;
+#[cfg(feature = "bench")]
 pub mod stepped;
+#[cfg(feature = "bench")]
 mod systems;
 pub mod words;
 
 pub use error::{MeasureError, Result};
+#[cfg(feature = "bench")]
 pub use systems::{domain_of, extents, processor_time};

@@ -149,9 +149,30 @@ pub fn median(mut values: Vec<f64>) -> Option<f64> {
     values.get(values.len() / 2).copied()
 }
 
+/// Jain's index of fairness, `(sum x)² / (n sum x²)`: 1 if all have as much, `1/n` if one has all, 0 if
+/// none has anything.
+pub fn jain(shares: impl Iterator<Item = f64> + Clone) -> f64 {
+    let sum: f64 = shares.clone().sum();
+    let squares: f64 = shares.clone().map(|x| x * x).sum();
+    match squares > 0.0 {
+        true => sum * sum / (shares.count() as f64 * squares),
+        false => 0.0,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn jains_index_is_one_where_all_have_as_much() {
+        let near =
+            |shares: &[f64], expected: f64| (jain(shares.iter().copied()) - expected).abs() < 1e-9;
+        assert!(near(&[7.0, 7.0, 7.0, 7.0], 1.0));
+        assert!(near(&[9.0, 0.0, 0.0], 1.0 / 3.0));
+        assert!(near(&[1.0, 3.0], 0.8));
+        assert!(near(&[0.0, 0.0], 0.0));
+    }
 
     #[test]
     fn medians_come_from_batches_and_tails_from_singles() {

@@ -377,20 +377,23 @@ fn memcpy_once(bytes: u64) -> Case {
 /// Rows of peers that hand memory over as we do.
 #[cfg(feature = "peers")]
 fn peers(bytes: u64) -> Vec<Case> {
-    // It has no empty messages without a type of their own.
+    // iceoryx2 has no empty messages without a type of their own.
     if !(SMALL..=COPIED_MAX).contains(&bytes) {
         return Vec::new();
     }
-    let touched = Case::new(System::Iceoryx, bytes);
-    let untouched = Case {
-        payload: Payload::Untouched,
-        ..touched.clone()
+    let rows = |system| {
+        let touched = Case::new(system, bytes);
+        let untouched = Case {
+            payload: Payload::Untouched,
+            ..touched.clone()
+        };
+        let block = Case {
+            mode: Mode::Block,
+            ..touched.clone()
+        };
+        [untouched, touched, block]
     };
-    let block = Case {
-        mode: Mode::Block,
-        ..touched.clone()
-    };
-    vec![untouched, touched, block]
+    [System::Iceoryx, System::Zenoh].map(rows).concat()
 }
 
 #[cfg(not(feature = "peers"))]
@@ -519,7 +522,7 @@ fn wake(cpus: &Cpus) -> Vec<Group> {
             System::MessageQueue,
         ];
         #[cfg(feature = "peers")]
-        let systems = [[System::Iceoryx].as_slice(), systems.as_slice()].concat();
+        let systems = [[System::Iceoryx, System::Zenoh].as_slice(), &systems].concat();
         let small = protected(&case(System::Portolan), Protection::Trusted);
         let null = Case {
             payload: Payload::Untouched,
@@ -534,7 +537,12 @@ fn wake(cpus: &Cpus) -> Vec<Group> {
             Placement::OneCpu => Entry::new(null).tagged(Some(budgets::WAKE)),
             Placement::TwoCpus => Entry::new(null),
         };
-        let mut rows = vec![null, Entry::new(small), Entry::new(request)];
+        let adaptive = Case {
+            mode: Mode::Adaptive,
+            ..small.clone()
+        };
+        let adaptive = Entry::new(adaptive).against(&small);
+        let mut rows = vec![null, Entry::new(small), adaptive, Entry::new(request)];
         rows.extend(systems.iter().map(|&system| Entry::new(case(system))));
         Group { limit, rows }
     };

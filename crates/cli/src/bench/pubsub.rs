@@ -48,24 +48,21 @@ pub(super) fn plan(cpus: &Cpus) -> Vec<Group> {
     groups
 }
 
-/// Ours, and those of who does the same.
-fn systems() -> Vec<System> {
-    let mut systems = vec![System::Topic];
-    if cfg!(feature = "peers") {
-        systems.extend(peer());
-    }
-    systems
-}
-
-#[cfg(feature = "peers")]
-fn peer() -> Option<System> {
-    Some(System::Iceoryx)
-}
-
-#[cfg(not(feature = "peers"))]
-fn peer() -> Option<System> {
-    None
-}
+/// Ours, and those of other libraries that publish from one process to another.
+const SYSTEMS: &[System] = &[
+    System::Topic,
+    #[cfg(feature = "peers")]
+    System::Iceoryx,
+    #[cfg(feature = "peers")]
+    System::Zenoh,
+];
+/// Ours, and those of other libraries whose subscribers read one sample of shared memory, and
+/// whose oldest sample gives way.
+const TO_MANY: &[System] = &[
+    System::Topic,
+    #[cfg(feature = "peers")]
+    System::Iceoryx,
+];
 
 fn sample(system: System, bytes: u64) -> Case {
     let protection = match system {
@@ -89,7 +86,7 @@ fn limit(case: Case) -> Case {
 fn latency(bytes: u64) -> Group {
     let buffer = Case::new(System::Buffer, bytes);
     let mut rows = Vec::new();
-    for system in systems() {
+    for &system in SYSTEMS {
         let one_way = sample(system, bytes);
         let round_trip = Case {
             pattern: Pattern::RoundTrip { one_way: false },
@@ -137,13 +134,23 @@ fn blocking(placement: Placement) -> Group {
         payload: Payload::Untouched,
         ..Case::new(System::Futex, 0)
     };
-    let rows = systems().into_iter().flat_map(|system| {
-        let sizes = [SMALL, KIB, LONG];
-        sizes.map(|bytes| Entry::new(asleep(sample(system, bytes))))
-    });
+    let sizes = [SMALL, KIB, LONG];
+    let mut rows = Vec::new();
+    for &system in SYSTEMS {
+        rows.extend(sizes.map(|bytes| Entry::new(asleep(sample(system, bytes)))));
+    }
+    // As it waits by default, which the others do, too.
+    rows.extend(sizes.map(|bytes| {
+        let asleep = asleep(sample(System::Topic, bytes));
+        let adaptive = Case {
+            mode: Mode::Adaptive,
+            ..asleep.clone()
+        };
+        Entry::new(adaptive).against(&asleep)
+    }));
     Group {
         limit: limit(asleep(futex)),
-        rows: rows.collect(),
+        rows,
     }
 }
 
@@ -154,7 +161,7 @@ fn many(bytes: u64) -> Group {
         ..Case::new(System::Ring, bytes)
     };
     let mut rows = Vec::new();
-    for system in systems() {
+    for &system in TO_MANY {
         let to = |readers| Case {
             pattern: Pattern::Multicast { readers },
             ..sample(system, bytes)

@@ -137,6 +137,7 @@ fn heading(case: &Case) -> String {
             let mode = match case.mode {
                 Mode::Poll => "polling",
                 Mode::Block => "blocking",
+                Mode::Adaptive => "adaptive",
                 Mode::Monitor => "monitor-wait",
                 Mode::Upcall => "upcalls",
             };
@@ -234,6 +235,12 @@ fn mark(yardstick: &Case) -> &'static str {
         System::Signal => "p",
         System::Futex => "f",
         System::Portolan if yardstick.pattern == Pattern::Stream => "u",
+        System::Portolan | System::Topic
+            if yardstick.mode == Mode::Block
+                && matches!(yardstick.pattern, Pattern::RoundTrip { .. }) =>
+        {
+            "z"
+        }
         System::Channel => "r",
         System::Call => match yardstick.shape {
             Shape::IdleClient { .. } => "i",
@@ -277,6 +284,7 @@ fn legend(measured: &[Measured]) -> String {
         ("v", "one after the other"),
         ("x", "the same through a Unix socket"),
         ("y", "the same system call without the library"),
+        ("z", "the same, asleep at once"),
     ];
     let used: Vec<&str> = measured
         .iter()

@@ -260,7 +260,8 @@ fn copies() -> Group {
     }
 }
 
-/// Both sides asleep whenever they wait.
+/// Both sides asleep whenever they wait; and ours as it waits by default, because other libraries
+/// wait as they do by default, and a side that still works when its answer comes does not sleep.
 fn blocking(placement: Placement) -> Group {
     let asleep = |case: Case| Case {
         mode: Mode::Block,
@@ -271,6 +272,13 @@ fn blocking(placement: Placement) -> Group {
     let ours = SIZES.map(|bytes| asleep(call(bytes)));
     let mut rows: Vec<Entry> = ours.iter().cloned().map(Entry::new).collect();
     rows[0].tag = Some(budgets::BLOCKING);
+    rows.extend(ours.iter().map(|asleep| {
+        let case = Case {
+            mode: Mode::Adaptive,
+            ..asleep.clone()
+        };
+        Entry::new(case).against(asleep)
+    }));
     rows.extend(ours.iter().flat_map(peers));
     Group { limit, rows }
 }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use portolan::{Domain, JoinError, Survey};
 use portolan_measure::MeasureError;
+use portolan_sys::socket;
 
 use crate::error::Result;
 
@@ -38,33 +39,22 @@ pub(super) enum Asked {
 
 /// The domains of this machine.
 pub(crate) fn running() -> Result<BTreeSet<Found>> {
-    let sockets =
-        std::fs::read("/proc/net/unix").map_err(MeasureError::system("reading /proc/net/unix"))?;
-    Ok(found(&sockets))
+    let names = socket::abstract_names()
+        .map_err(MeasureError::system("reading /proc/thread-self/net/unix"))?;
+    Ok(found(&names))
 }
 
-/// The domains whose sockets are in a listing as `/proc/net/unix`. Names that are no text are
-/// no domain's.
-fn found(listing: &[u8]) -> BTreeSet<Found> {
-    let parse = |line: &[u8]| {
-        let mut rest = line;
-        // Num, RefCount, Protocol, Flags, Type, St, Inode: then a blank, and the name.
-        for _ in 0..7 {
-            rest = rest.trim_ascii_start();
-            let end = rest.iter().position(|byte| *byte == b' ')?;
-            rest = &rest[end..];
-        }
-        let name = rest.strip_prefix(b" ")?.strip_prefix(b"@portolan/")?;
+/// The domains whose sockets have these names. Names that are no text are no domain's.
+fn found(names: &BTreeSet<Vec<u8>>) -> BTreeSet<Found> {
+    let parse = |name: &Vec<u8>| {
+        let name = name.strip_prefix(b"portolan/")?;
         let (user, name) = std::str::from_utf8(name).ok()?.split_once('/')?;
         Some(Found {
             user: user.parse().ok()?,
             name: name.to_owned(),
         })
     };
-    listing
-        .split(|byte| *byte == b'\n')
-        .filter_map(parse)
-        .collect()
+    names.iter().filter_map(parse).collect()
 }
 
 /// Looks into all of them at once; what each said, in their order.
@@ -145,28 +135,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn domains_are_found_by_their_sockets_once_each() {
-        let listing = b"Num       RefCount Protocol Flags    Type St Inode Path\n\
-            0000: 00000002 00000000 00010000 0005 01 1 @portolan/1000/demo\n\
-            0000: 00000003 00000000 00000000 0005 03 2 @portolan/1000/demo\n\
-            0000: 00000002 00000000 00010000 0005 01 3 @portolan/0/two words\n\
-            0000: 00000002 00000000 00010000 0005 01 30 @x @portolan/0/within\n\
-            0000: 00000002 00000000 00010000 0005 01    31\n\
-            0000: 00000002 00000000 00010000 0001 01 4 /run/other\n";
-        let names: Vec<(u32, String)> = found(listing)
+    fn domains_are_found_by_their_names_and_names_that_are_no_text_hide_nobody() {
+        let names = [
+            &b"portolan/1000/demo"[..],
+            b"portolan/0/two words",
+            b"portolan/0/\xff",
+            b"portolan/nobody/demo",
+            b"portolan-at/200000000000-201800000000",
+            b"x @portolan/0/within",
+            b"\xff\xfe",
+        ];
+        let names: Vec<(u32, String)> = found(&names.map(<[u8]>::to_vec).into())
             .into_iter()
             .map(|found| (found.user, found.name))
             .collect();
         assert_eq!(names, [(0, "two words".into()), (1000, "demo".into())]);
-    }
-
-    #[test]
-    fn names_that_are_no_text_hide_nobody() {
-        let listing = b"0000: 00000002 00000000 00010000 0005 01 1 @\xff\xfe\n\
-            0000: 00000002 00000000 00010000 0005 01 2 @portolan/0/\xff\n\
-            0000: 00000002 00000000 00010000 0005 01 3 @portolan/0/demo\n";
-        let names: Vec<String> = found(listing).into_iter().map(|f| f.name).collect();
-        assert_eq!(names, ["demo"]);
     }
 
     #[test]

@@ -7,8 +7,10 @@
 //! |---|---|
 //! | `found` | finds domains, and asks all of them |
 //! | `tables` | one domain for people |
+//! | `nodes` | `--nodes`: the cluster, which this machine's node is asked for |
 
 mod found;
+mod nodes;
 mod tables;
 
 use portolan::{PortKind, PortSurvey, Survey};
@@ -92,6 +94,9 @@ struct Port {
 }
 
 pub(crate) fn run(args: &LsArgs) -> Result<()> {
+    if args.nodes {
+        return nodes::run(args.json);
+    }
     let mut domains = running()?;
     if let Some(wanted) = &args.domain {
         domains.retain(|found| found.name == *wanted);

@@ -9,7 +9,7 @@ use crate::seen::Channel;
 use crate::top::{short, short_bytes};
 
 /// Rows of a table; JSON has all.
-const ROWS: usize = 20;
+pub(super) const ROWS: usize = 20;
 /// The longest name that a table shows whole.
 const NAME: usize = 24;
 
@@ -151,7 +151,7 @@ fn name_of(port: &super::Port) -> String {
 }
 
 /// A table of the first rows, and how many are missing.
-fn with_rest(table: &Table, all: usize, what: &str) -> String {
+pub(super) fn with_rest(table: &Table, all: usize, what: &str) -> String {
     let mut text = table.render();
     if all > ROWS {
         // Writing to a string does not fail.
@@ -296,7 +296,7 @@ fn shortened(name: &str) -> String {
 }
 
 /// A name in so many places at the most.
-fn cut(name: &str, places: usize) -> String {
+pub(super) fn cut(name: &str, places: usize) -> String {
     let name = harmless(name);
     if name.chars().count() <= places {
         return name;

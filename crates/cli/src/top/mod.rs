@@ -1,19 +1,24 @@
-//! `portolan top` shows a domain on a screen, over and over.
+//! `portolan top` shows a domain, or a node, on a screen, over and over.
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `snapshot` | two surveys become one snapshot with rates; also what `--json` prints |
-//! | `table` | the cells of the tables |
 //! | `screen` | what is drawn, and what the keys do |
+//! | `cells` | columns and cells, of which tables are made |
+//! | `snapshot` | a domain: two surveys become one snapshot with rates; also what `--json` prints |
+//! | `table`, `head` | the domain's tables, and the lines above them |
+//! | `node` | the same of a node |
 //!
 //! The domain is looked into as an observer: no member knows, and it ends when its
-//! last process does.
+//! last process does. The node is asked how it is, as `portolan node status` does.
 
+mod cells;
+mod head;
+mod node;
 mod screen;
 mod snapshot;
 mod table;
 
-pub(crate) use table::{short, short_bytes};
+pub(crate) use cells::{age, short, short_bytes};
 
 use std::io::{self, IsTerminal as _};
 use std::sync::Arc;
@@ -24,33 +29,27 @@ use portolan::{Builder, Domain, JoinError, Observer, Survey};
 use portolan_measure::out;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use rustix::event::{PollFd, PollFlags, Timespec};
+use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::args::TopArgs;
 use crate::error::{CliError, Result};
 use crate::ls;
-use screen::{Screen, Wish};
+use screen::{Screen, Shown, Wish};
 use snapshot::Snapshot;
 
-/// How long a domain may take to let us look: its host may be stopped.
+/// How long a domain or a node may take to let us look: its host, or the node, may be stopped.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How soon a signal ends the screen.
+/// How soon a signal ends the screen, and a key is heeded, though there is no answer.
 const LOOK_UP: Duration = Duration::from_millis(250);
 
 pub(crate) fn run(args: &TopArgs) -> Result<()> {
+    if let Some(named) = &args.node {
+        return run_with(node::Watch::new(named.as_deref())?, args);
+    }
     let (name, user) = which(args.domain.as_deref(), args.user)?;
     let builder = Domain::builder(&name).of_user(user).deadline(PATIENCE);
-    let observer = observe(builder, &name)?;
-    // Asked last: a domain that is not there is not there for any terminal.
-    let terminal = io::stdout().is_terminal() && io::stdin().is_terminal();
-    if !args.json && !terminal {
-        return Err(CliError::NoTerminal);
-    }
-    let interval = Duration::from_secs_f64(args.interval);
-    if args.json {
-        return once(&observer, interval);
-    }
-    watch(&observer, interval)
+    run_with(observe(builder, &name)?, args)
 }
 
 /// Name and user of the domain that was named, or of the only one there is.
@@ -89,29 +88,103 @@ pub(crate) fn observe(builder: Builder, name: &str) -> Result<Observer> {
     })
 }
 
+/// What `top` looks at again and again.
+pub(crate) trait Watched {
+    /// What one look sees.
+    type Seen;
+    type Shown: Shown + Serialize;
+
+    /// Looks, and waits so long for an answer.
+    fn look(&mut self, within: Duration) -> Result<Look<Self::Seen>>;
+
+    /// A look, with rates since the one before.
+    fn show(now: &Self::Seen, before: Option<(&Self::Seen, Duration)>) -> Self::Shown;
+
+    /// That it has ended.
+    fn ended(&self) -> CliError;
+
+    /// That it does not answer.
+    fn late(&self) -> CliError;
+}
+
+/// What came of a look.
+pub(crate) enum Look<T> {
+    Seen(T),
+    /// No answer yet.
+    Late,
+    /// It has ended.
+    Over,
+}
+
+impl Watched for Observer {
+    type Seen = Survey;
+    type Shown = Snapshot;
+
+    fn look(&mut self, _within: Duration) -> Result<Look<Survey>> {
+        // It reads memory, and asks nobody.
+        Ok(self.survey().map_or(Look::Over, Look::Seen))
+    }
+
+    fn show(now: &Survey, before: Option<(&Survey, Duration)>) -> Snapshot {
+        Snapshot::new(now, before)
+    }
+
+    fn ended(&self) -> CliError {
+        CliError::Ended {
+            name: self.name().to_owned(),
+        }
+    }
+
+    fn late(&self) -> CliError {
+        // It never is.
+        self.ended()
+    }
+}
+
+/// Prints one snapshot as JSON, or shows the screen.
+fn run_with<W: Watched>(mut watched: W, args: &TopArgs) -> Result<()> {
+    // Asked last: what is not there is not there for any terminal.
+    let terminal = io::stdout().is_terminal() && io::stdin().is_terminal();
+    if !args.json && !terminal {
+        return Err(CliError::NoTerminal);
+    }
+    let interval = Duration::from_secs_f64(args.interval);
+    match args.json {
+        true => once(&mut watched, interval),
+        false => watch(&mut watched, interval),
+    }
+}
+
+/// A look that is there, or why not.
+fn seen<W: Watched>(watched: &mut W) -> Result<W::Seen> {
+    match watched.look(PATIENCE)? {
+        Look::Seen(seen) => Ok(seen),
+        Look::Late => Err(watched.late()),
+        Look::Over => Err(watched.ended()),
+    }
+}
+
 /// One snapshot, as JSON.
-fn once(observer: &Observer, interval: Duration) -> Result<()> {
-    let ended = |_| CliError::Ended {
-        name: observer.name().to_owned(),
-    };
-    let before = observer.survey().map_err(ended)?;
+fn once<W: Watched>(watched: &mut W, interval: Duration) -> Result<()> {
+    let before = seen(watched)?;
     let begun = Instant::now();
     std::thread::sleep(interval);
-    let now = observer.survey().map_err(ended)?;
-    let snapshot = Snapshot::new(&now, Some((&before, begun.elapsed())));
+    let now = seen(watched)?;
+    let snapshot = W::show(&now, Some((&before, begun.elapsed())));
     Ok(crate::json::print(&snapshot)?)
 }
 
-/// The screen, until the user quits or the domain ends.
-fn watch(observer: &Observer, interval: Duration) -> Result<()> {
+/// The screen, until the user quits or what is watched ends.
+fn watch<W: Watched>(watched: &mut W, interval: Duration) -> Result<()> {
     let told = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(&told))
             .map_err(CliError::system("listening to signals"))?;
     }
+    let first = seen(watched)?;
     // Puts the terminal back if anything panics, too.
     let mut terminal = ratatui::try_init().map_err(CliError::system("using the terminal"))?;
-    let outcome = show(observer, interval, &mut terminal, &told);
+    let outcome = show(watched, first, interval, &mut terminal, &told);
     if matches!(outcome, Ok(End::Gone)) {
         // Nothing to put back, and no one to tell when that fails.
         std::mem::forget(terminal);
@@ -120,10 +193,8 @@ fn watch(observer: &Observer, interval: Duration) -> Result<()> {
     ratatui::restore();
     match outcome {
         Ok(End::Quit | End::Gone) => Ok(()),
-        Ok(End::Over) => Ok(out::print(&format!(
-            "the domain {:?} has ended: every process that was in it has left or died\n",
-            observer.name()
-        ))?),
+        Ok(End::Over) => Ok(out::print(&format!("{}\n", watched.ended()))?),
+        Ok(End::Failed(error)) => Err(error),
         Err(error) => Err(CliError::system("using the terminal")(error)),
     }
 }
@@ -131,33 +202,33 @@ fn watch(observer: &Observer, interval: Duration) -> Result<()> {
 /// Why the screen closes.
 enum End {
     Quit,
+    /// What was watched has ended.
     Over,
+    /// It cannot be looked at any more.
+    Failed(CliError),
     /// The terminal has hung up.
     Gone,
 }
 
-/// The last survey, and when it was taken.
-struct Last {
-    survey: Survey,
+/// The last look that saw something, and when it was.
+struct Last<T> {
+    seen: T,
     at: Instant,
 }
 
-fn show(
-    observer: &Observer,
+fn show<W: Watched>(
+    watched: &mut W,
+    first: W::Seen,
     interval: Duration,
     terminal: &mut ratatui::DefaultTerminal,
     told: &AtomicBool,
 ) -> io::Result<End> {
     // https://no-color.org: set to anything but nothing.
     let colour = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    let Ok(survey) = observer.survey() else {
-        return Ok(End::Over);
-    };
-    let mut screen = Screen::new(Snapshot::new(&survey, None), interval, colour);
-    let mut last = Last {
-        survey,
-        at: Instant::now(),
-    };
+    let mut screen = Screen::new(W::show(&first, None), interval, colour);
+    let at = Instant::now();
+    let mut last = Last { seen: first, at };
+    let mut looked = at;
     loop {
         if let Err(error) = terminal.draw(|frame| screen.draw(frame)) {
             return if terminal_stirs(Duration::ZERO)? {
@@ -166,7 +237,7 @@ fn show(
                 Ok(End::Gone)
             };
         }
-        let Some(wish) = await_wish(&mut screen, last.at, told)? else {
+        let Some(wish) = await_wish(&mut screen, looked, told)? else {
             return Ok(End::Gone);
         };
         match wish {
@@ -174,22 +245,31 @@ fn show(
             Wish::Stay => continue,
             Wish::Look => {}
         }
-        // Paused or not: whether the domain is still there is worth knowing.
-        let Ok(survey) = observer.survey() else {
-            return Ok(End::Over);
+        // Paused or not: whether it is still there is worth knowing.
+        let seen = match watched.look(LOOK_UP) {
+            Ok(Look::Seen(seen)) => Some(seen),
+            Ok(Look::Late) => None,
+            Ok(Look::Over) => return Ok(End::Over),
+            Err(error) => return Ok(End::Failed(error)),
         };
-        let at = Instant::now();
-        if !screen.paused {
-            screen.snapshot = Snapshot::new(&survey, Some((&last.survey, at - last.at)));
-            last.survey = survey;
+        looked = Instant::now();
+        screen.late = seen.is_none();
+        if let Some(seen) = seen
+            && !screen.paused
+        {
+            screen.snapshot = W::show(&seen, Some((&last.seen, looked - last.at)));
+            last = Last { seen, at: looked };
         }
-        last.at = at;
     }
 }
 
 /// Waits for a key, a new size, a signal, or the time to look again; `None` if the
 /// terminal is gone.
-fn await_wish(screen: &mut Screen, since: Instant, told: &AtomicBool) -> io::Result<Option<Wish>> {
+fn await_wish<S: Shown>(
+    screen: &mut Screen<S>,
+    since: Instant,
+    told: &AtomicBool,
+) -> io::Result<Option<Wish>> {
     loop {
         if told.load(Ordering::Relaxed) {
             return Ok(Some(Wish::Quit));

@@ -1,4 +1,4 @@
-//! The screen draws a snapshot, and handles keys.
+//! The screen draws what is shown, and handles keys.
 
 use std::time::Duration;
 
@@ -9,8 +9,7 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Clear, Paragraph};
 
-use super::snapshot::Snapshot;
-use super::table::{Cell, Column, Tab, short, short_bytes};
+use super::cells::{Cell, Column, Tables};
 
 /// Intervals that `+` and `-` go through.
 const INTERVALS: [Duration; 8] = [
@@ -23,10 +22,7 @@ const INTERVALS: [Duration; 8] = [
     Duration::from_secs(10),
     Duration::from_secs(60),
 ];
-/// Cells of the bar that shows how much memory is used.
-const BAR: usize = 10;
 const HELP: &[(&str, &str)] = &[
-    ("Tab 1 ... 7", "spaces, ports, shared memory, calls, ..."),
     ("s  S", "sort by the next column, or the one before"),
     ("r", "the other way round"),
     ("/", "only rows with this (Enter keeps, Esc drops)"),
@@ -35,16 +31,6 @@ const HELP: &[(&str, &str)] = &[
     ("+  -", "look less often, or more often"),
     ("?", "this"),
     ("q  Esc  Ctrl-C", "quit"),
-    ("", ""),
-    (
-        "SPIN SLEEP ROOM",
-        "threads that wait: looking, asleep, for a queue",
-    ),
-    ("set", "a wait set or a task sleeps there"),
-    ("VOID DROP", "lost: sender died, queue was full"),
-    ("READ BEHIND", "a channel's readers; the slowest, in units"),
-    ("RUN", "calls that a server runs"),
-    ("*", "the space that hosts"),
 ];
 
 /// What a key asks for.
@@ -57,6 +43,37 @@ pub(crate) enum Wish {
     Quit,
 }
 
+/// What a screen shows: a head, and tables.
+pub(crate) trait Shown: Sized {
+    type Tab: Tables<Self>;
+
+    /// What the tables are, for the page of help.
+    const TABLES: &'static str;
+    /// What words of the head and the tables mean, for the same.
+    const WORDS: &'static [(&'static str, &'static str)];
+
+    /// Four lines.
+    fn head(&self, paint: Paint) -> Vec<Line<'static>>;
+}
+
+/// Whether there are colours.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Paint(bool);
+
+impl Paint {
+    #[cfg(test)]
+    pub(crate) fn none() -> Self {
+        Self(false)
+    }
+
+    pub(crate) fn style(self, colour: Color) -> Style {
+        match self {
+            Self(true) => Style::new().fg(colour),
+            Self(false) => Style::new(),
+        }
+    }
+}
+
 /// How one table is sorted and scrolled.
 #[derive(Clone, Copy, Debug)]
 struct Place {
@@ -67,13 +84,16 @@ struct Place {
 
 /// All that the screen shows and remembers.
 #[derive(Debug)]
-pub(crate) struct Screen {
-    pub(crate) snapshot: Snapshot,
+pub(crate) struct Screen<S> {
+    pub(crate) snapshot: S,
     pub(crate) interval: Duration,
     pub(crate) paused: bool,
-    colour: bool,
-    tab: Tab,
-    places: [Place; Tab::ALL.len()],
+    /// The last look is not answered yet.
+    pub(crate) late: bool,
+    paint: Paint,
+    /// The table that is shown, and how each is.
+    tab: usize,
+    places: Vec<Place>,
     filter: String,
     /// The filter is being typed.
     typing: bool,
@@ -82,19 +102,21 @@ pub(crate) struct Screen {
     page: usize,
 }
 
-impl Screen {
-    pub(crate) fn new(snapshot: Snapshot, interval: Duration, colour: bool) -> Self {
+impl<S: Shown> Screen<S> {
+    pub(crate) fn new(snapshot: S, interval: Duration, colour: bool) -> Self {
+        let place = |tab: &S::Tab| Place {
+            sort: tab.first_sort(),
+            reverse: false,
+            top: 0,
+        };
         Self {
             snapshot,
             interval,
             paused: false,
-            colour,
-            tab: Tab::default(),
-            places: Tab::ALL.map(|tab| Place {
-                sort: tab.first_sort(),
-                reverse: false,
-                top: 0,
-            }),
+            late: false,
+            paint: Paint(colour),
+            tab: 0,
+            places: S::Tab::ALL.iter().map(place).collect(),
             filter: String::new(),
             typing: false,
             help: false,
@@ -103,7 +125,11 @@ impl Screen {
     }
 
     fn place(&mut self) -> &mut Place {
-        &mut self.places[self.tab as usize]
+        &mut self.places[self.tab]
+    }
+
+    fn shown(&self) -> S::Tab {
+        S::Tab::ALL[self.tab]
     }
 
     /// Does what a key says.
@@ -120,7 +146,7 @@ impl Screen {
             self.help = false;
             return Wish::Stay;
         }
-        let columns = self.tab.columns().len();
+        let columns = self.shown().columns().len();
         let page = self.page.max(1);
         match key.code {
             KeyCode::Char('q') => return Wish::Quit,
@@ -128,10 +154,12 @@ impl Screen {
             KeyCode::Esc => self.filter.clear(),
             KeyCode::Char('?' | 'h') => self.help = true,
             KeyCode::Tab | KeyCode::Right => self.turn(1),
-            KeyCode::BackTab | KeyCode::Left => self.turn(Tab::ALL.len() - 1),
+            KeyCode::BackTab | KeyCode::Left => self.turn(S::Tab::ALL.len() - 1),
             KeyCode::Char(digit @ '1'..='9') => {
                 let nth = usize::from(digit as u8 - b'1');
-                self.tab = *Tab::ALL.get(nth).unwrap_or(&self.tab);
+                if nth < S::Tab::ALL.len() {
+                    self.tab = nth;
+                }
             }
             KeyCode::Char('s') => self.sort(1),
             KeyCode::Char('S') => self.sort(columns - 1),
@@ -171,11 +199,11 @@ impl Screen {
     }
 
     fn turn(&mut self, by: usize) {
-        self.tab = Tab::ALL[(self.tab as usize + by) % Tab::ALL.len()];
+        self.tab = (self.tab + by) % S::Tab::ALL.len();
     }
 
     fn sort(&mut self, by: usize) {
-        let columns = self.tab.columns().len();
+        let columns = self.shown().columns().len();
         let place = self.place();
         place.sort = (place.sort + by) % columns;
         place.reverse = false;
@@ -194,13 +222,13 @@ impl Screen {
 
     /// The rows of the table that is shown: filtered and sorted, numbers downwards.
     fn rows(&self) -> Vec<Vec<Cell>> {
-        let Place { sort, reverse, .. } = self.places[self.tab as usize];
+        let Place { sort, reverse, .. } = self.places[self.tab];
         let wanted = self.filter.to_lowercase();
-        let mut rows = self.tab.rows(&self.snapshot);
+        let mut rows = self.shown().rows(&self.snapshot);
         rows.retain(|row| {
             wanted.is_empty() || row.iter().any(|c| c.text.to_lowercase().contains(&wanted))
         });
-        let upwards = self.tab.columns()[sort].text ^ reverse;
+        let upwards = self.shown().columns()[sort].text ^ reverse;
         // Stable, so that rows which are alike stay where they are.
         rows.sort_by(|a, b| {
             let order = a[sort].key.order(&b[sort].key);
@@ -218,7 +246,7 @@ impl Screen {
             Constraint::Length(1),
         ])
         .areas(frame.area());
-        frame.render_widget(Paragraph::new(self.head()), head);
+        frame.render_widget(Paragraph::new(self.snapshot.head(self.paint)), head);
         frame.render_widget(Paragraph::new(self.tabs()), tabs);
         self.draw_table(frame, table);
         frame.render_widget(Paragraph::new(self.foot()), foot);
@@ -227,110 +255,10 @@ impl Screen {
         }
     }
 
-    fn style(&self, colour: Color) -> Style {
-        if self.colour {
-            Style::new().fg(colour)
-        } else {
-            Style::new()
-        }
-    }
-
-    fn head(&self) -> Vec<Line<'static>> {
-        let Snapshot { memory, totals, .. } = &self.snapshot;
-        let now = &self.snapshot;
-        let bold = Style::new().add_modifier(Modifier::BOLD);
-        let host = match now.host {
-            0 => "no host".to_owned(),
-            host => format!("host {host}"),
-        };
-        let takeovers = match now.takeovers {
-            0 => String::new(),
-            1 => ", taken over once".to_owned(),
-            times => format!(", taken over {times} times"),
-        };
-        let first = Line::from(vec![
-            Span::styled(now.domain.clone(), bold.patch(self.style(Color::Cyan))),
-            Span::raw(format!(
-                "  user {}  {}  {host}{takeovers}  {}  {}",
-                now.user,
-                now.protection,
-                counted(now.spaces.len(), "space"),
-                counted(now.ports.len(), "port"),
-            )),
-        ]);
-        let share = |bytes: u64| {
-            let part = bytes as f64 / memory.limit_bytes.max(1) as f64;
-            // At most the bar's length, and not negative.
-            (0..BAR)
-                .filter(|cell| part > *cell as f64 / BAR as f64)
-                .count()
-        };
-        let used = share(memory.used_bytes);
-        let taken = share(memory.taken_bytes).max(used);
-        let second = Line::from(vec![
-            Span::raw("memory ["),
-            Span::styled("#".repeat(used), self.style(Color::Green)),
-            Span::raw("|".repeat(taken - used)),
-            Span::raw(format!("{}] ", " ".repeat(BAR - taken))),
-            Span::raw(format!(
-                "{} used, {} taken of {}; {} queued",
-                sum(memory.used_bytes as f64),
-                sum(memory.taken_bytes as f64),
-                sum(memory.limit_bytes as f64),
-                sum(memory.queued_bytes as f64),
-            )),
-        ]);
-        let lost = totals.voids + totals.dropped;
-        // What a sender sent that has left since, only its receiver tells.
-        let messages = totals.sent_per_second.max(totals.taken_per_second);
-        let bytes = totals
-            .sent_bytes_per_second
-            .max(totals.taken_bytes_per_second);
-        let third = Line::from(vec![
-            Span::styled(format!("{} msg/s", short(messages)), bold),
-            Span::raw(format!(
-                "  {}/s  {} queued  waiting: {} spin, {} sleep, {} room  ",
-                sum(bytes),
-                short(totals.queued_messages as f64),
-                totals.spinning,
-                totals.sleeping,
-                totals.awaiting_room,
-            )),
-            Span::styled(
-                format!("{} lost", short(lost as f64)),
-                if lost > 0 {
-                    self.style(Color::Red)
-                } else {
-                    Style::new()
-                },
-            ),
-        ]);
-        let mut fourth = vec![
-            Span::raw(format!("{} shared  ", sum(memory.shared_bytes as f64))),
-            Span::styled(format!("{} units/s", short(totals.units_per_second)), bold),
-            Span::raw("  "),
-            Span::styled(format!("{} calls/s", short(totals.calls_per_second)), bold),
-            Span::raw("  "),
-            Span::styled(
-                format!("{} signals/s", short(totals.signals_per_second)),
-                bold,
-            ),
-            Span::raw(format!(
-                "  {}  {}",
-                counted(now.exports.len(), "export"),
-                counted(now.connections.len(), "bridge"),
-            )),
-        ];
-        if !now.whole {
-            fourth.push(Span::styled("  not all", self.style(Color::Red)));
-        }
-        vec![first, second, third, Line::from(fourth)]
-    }
-
     fn tabs(&self) -> Line<'static> {
         let mut line = Vec::new();
-        for (number, tab) in (1..).zip(Tab::ALL) {
-            let style = if tab == self.tab {
+        for (number, tab) in (1..).zip(S::Tab::ALL) {
+            let style = if *tab == self.shown() {
                 Style::new().add_modifier(Modifier::BOLD | Modifier::UNDERLINED)
             } else {
                 Style::new()
@@ -342,7 +270,7 @@ impl Screen {
     }
 
     fn draw_table(&mut self, frame: &mut Frame<'_>, area: Rect) {
-        let columns = self.tab.columns();
+        let columns = self.shown().columns();
         let widths = widths(columns, area.width);
         let rows = self.rows();
         self.page = usize::from(area.height.saturating_sub(1));
@@ -356,7 +284,7 @@ impl Screen {
             let mut line = Vec::new();
             for ((cell, column), width) in row.iter().zip(columns).zip(&widths) {
                 let style = if cell.alarm {
-                    self.style(Color::Red).add_modifier(Modifier::BOLD)
+                    self.paint.style(Color::Red).add_modifier(Modifier::BOLD)
                 } else {
                     Style::new()
                 };
@@ -418,7 +346,9 @@ impl Screen {
 
     fn foot(&self) -> Line<'static> {
         let state = if self.paused {
-            Span::styled("paused", self.style(Color::Yellow))
+            Span::styled("paused", self.paint.style(Color::Yellow))
+        } else if self.late {
+            Span::styled("no answer", self.paint.style(Color::Red))
         } else {
             Span::raw(format!("every {}s", self.interval.as_secs_f64()))
         };
@@ -430,7 +360,7 @@ impl Screen {
             } else {
                 "  Esc drops it  q quit  ? help"
             };
-            let wanted = Span::styled(wanted, self.style(Color::Yellow));
+            let wanted = Span::styled(wanted, self.paint.style(Color::Yellow));
             return Line::from(vec![state, wanted, Span::raw(keys)]);
         }
         let keys = "  q quit  Tab table  s sort  r turn  / find  p pause  +- pace  ? help";
@@ -438,11 +368,14 @@ impl Screen {
     }
 
     fn draw_help(&self, frame: &mut Frame<'_>) {
-        let lines: Vec<Line<'_>> = HELP
-            .iter()
+        let tables = format!("Tab 1 ... {}", S::Tab::ALL.len());
+        let first = [(tables.as_str(), S::TABLES)];
+        let keys = first.iter().chain(HELP).chain(&[("", "")]);
+        let lines: Vec<Line<'_>> = keys
+            .chain(S::WORDS)
             .map(|(key, what)| Line::raw(format!(" {key:<27}{what}")))
             .collect();
-        let height = u16::try_from(HELP.len() + 2).unwrap_or(u16::MAX);
+        let height = u16::try_from(lines.len() + 2).unwrap_or(u16::MAX);
         let all = frame.area();
         let area = Rect {
             x: all.x,
@@ -454,20 +387,6 @@ impl Screen {
         frame.render_widget(Clear, area);
         frame.render_widget(Paragraph::new(lines).block(block), area);
     }
-}
-
-/// Bytes of a sentence, where a dash would be no number.
-fn sum(bytes: f64) -> String {
-    if bytes < 0.5 {
-        return "0 B".to_owned();
-    }
-    short_bytes(bytes)
-}
-
-/// `1 port`, `2 ports`.
-fn counted(number: usize, what: &str) -> String {
-    let ending = if number == 1 { "" } else { "s" };
-    format!("{number} {what}{ending}")
 }
 
 /// The columns' widths on a line of `room`: the first wide text column gets what is left over.

@@ -17,8 +17,10 @@ const COUNTED: u64 = 64 << 10;
 /// How a word gets to the exporter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Way {
-    /// By a call: deliberate update.
+    /// By a call that stores one word: deliberate update.
     Deliberate,
+    /// By the call that writes any bytes: deliberate update.
+    Written,
     /// Stored to a mapped range.
     Alias,
     /// Stored through a log.
@@ -102,6 +104,7 @@ impl Way {
     pub(super) fn word(self) -> &'static str {
         match self {
             Self::Deliberate => "deliberate",
+            Self::Written => "deliberate, written",
             Self::Alias => "alias",
             Self::Log => "log",
             Self::Kernel => "kernel-mediated",

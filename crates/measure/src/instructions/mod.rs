@@ -29,6 +29,7 @@ mod build;
 mod calls;
 #[cfg(feature = "peers")]
 mod iceoryx;
+mod many;
 mod memory;
 mod ports;
 mod rounds;
@@ -133,6 +134,7 @@ pub fn scenes() -> Vec<Scene> {
     scenes.extend(ports::scenes());
     scenes.extend(streams::scenes());
     scenes.extend(memory::scenes());
+    scenes.extend(many::scenes());
     scenes.extend(calls::scenes());
     #[cfg(feature = "peers")]
     scenes.extend(iceoryx::scenes());

@@ -143,7 +143,7 @@ pub(super) const SERVED: &str = "work";
 
 pub(super) fn waiting(case: &Case) -> Waiting {
     match case.mode {
-        Mode::Poll => Waiting::Adaptive,
+        Mode::Poll | Mode::Adaptive => Waiting::Adaptive,
         _ => Waiting::Sleep,
     }
 }

@@ -174,7 +174,7 @@ type Event = (Notifier<Service>, Listener<Service>);
 fn event(case: &Case, node: &Node<Service>, ours: &str, theirs: &str) -> Result<Option<Event>> {
     Ok(match case.mode {
         Mode::Poll => None,
-        Mode::Block | Mode::Monitor | Mode::Upcall => {
+        Mode::Block | Mode::Adaptive | Mode::Monitor | Mode::Upcall => {
             Some((notifier(node, ours)?, listener(node, theirs)?))
         }
     })

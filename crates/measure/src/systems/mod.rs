@@ -35,6 +35,8 @@ mod sysv;
 mod tonic;
 mod topic;
 pub(crate) mod update;
+#[cfg(feature = "peers")]
+mod zenoh;
 
 use std::os::fd::OwnedFd;
 
@@ -66,6 +68,8 @@ pub(crate) use tonic::Tonic;
 pub(crate) use topic::Topic;
 pub use update::processor_time;
 pub(crate) use update::{Exporter, Units, Word};
+#[cfg(feature = "peers")]
+pub(crate) use zenoh::Zenoh;
 
 use crate::case::Case;
 use crate::error::Result;
@@ -155,6 +159,8 @@ macro_rules! with_endpoint {
             System::Capnp => with!(s::OverSocket<s::Capnp>),
             #[cfg(feature = "peers")]
             System::Tonic => with!(s::OverSocket<s::Tonic>),
+            #[cfg(feature = "peers")]
+            System::Zenoh => with!(s::Zenoh),
         }
     }};
 }

@@ -168,6 +168,7 @@ fn waiting(case: &Case) -> Waiting {
     match case.mode {
         Mode::Poll => Waiting::Poll,
         Mode::Block if streams(case) => Waiting::Adaptive,
+        Mode::Adaptive => Waiting::Adaptive,
         Mode::Block | Mode::Monitor | Mode::Upcall => Waiting::Sleep,
     }
 }

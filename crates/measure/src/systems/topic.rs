@@ -99,6 +99,7 @@ fn waiting(case: &Case) -> Waiting {
     match (case.mode, case.pattern, case.placement) {
         // Polling on one CPU would only keep the other side from running.
         (Mode::Poll, _, Placement::TwoCpus) => Waiting::Poll,
+        (Mode::Adaptive, ..) => Waiting::Adaptive,
         _ => Waiting::Sleep,
     }
 }

@@ -3,6 +3,7 @@
 use indicatif::ProgressBar;
 use portolan::{Domain, Message, SendRight, WhenFull};
 use portolan_measure::cpus;
+use portolan_measure::sampler::jain;
 use std::time::{Duration, Instant};
 
 use super::lanes::Ratio;
@@ -23,16 +24,6 @@ const JAIN: Budget = Budget::new(
 const LIMIT: u64 = 32 << 20;
 /// What the receiver does with each message: less than the link brings, so that senders wait.
 const EACH: Duration = Duration::from_micros(100);
-
-/// `(sum x)² / (n sum x²)`: 1 if all have as much, `1/n` if one has all.
-fn jain(counts: &[u64]) -> f64 {
-    let sum: f64 = counts.iter().map(|&x| x as f64).sum();
-    let squares: f64 = counts.iter().map(|&x| x as f64 * x as f64).sum();
-    match squares > 0.0 {
-        true => sum * sum / (counts.len() as f64 * squares),
-        false => 0.0,
-    }
-}
 
 /// So many nodes, each with a sender that never stops, for so long.
 pub(super) fn measure(
@@ -90,7 +81,7 @@ pub(super) fn measure(
     for helper in [&mut hub, &mut spokes] {
         helper.ends();
     }
-    let index = jain(&counts);
+    let index = jain(counts.iter().map(|&count| count as f64));
     let all: u64 = counts.iter().sum();
     let row = Row::figure(&case, "nodes, plain TCP", Unit::Index, index);
     let row = row.waiting("asleep", pinning.name());
@@ -129,18 +120,4 @@ fn fill(rights: &[SendRight], until: Instant, progress: &ProgressBar) -> Result<
         progress.tick();
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn jains_index_is_one_where_all_have_as_much() {
-        let near = |counts: &[u64], expected: f64| (jain(counts) - expected).abs() < 1e-9;
-        assert!(near(&[7, 7, 7, 7], 1.0));
-        assert!(near(&[9, 0, 0], 1.0 / 3.0));
-        assert!(near(&[1, 3], 0.8));
-        assert!(near(&[0, 0], 0.0));
-    }
 }

@@ -137,14 +137,17 @@ fn watch(process: &Child, expected: Arc<AtomicBool>) -> Result<()> {
     let pidfd = PidFd::open(process.id()).map_err(CliError::system(doing))?;
     let watcher = move || {
         let ended = readable(pidfd.as_fd(), None).unwrap_or(false);
+        let look = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+        let status = waitid(WaitId::PidFd(pidfd.as_fd()), look).ok().flatten();
         // One that has heard its peer's end ends in order, perhaps before it is told to.
-        let in_order = || {
-            let look = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
-            let status = waitid(WaitId::PidFd(pidfd.as_fd()), look);
-            matches!(status, Ok(Some(status)) if status.exit_status() == Some(0))
-        };
-        if ended && !expected.load(Ordering::Relaxed) && !in_order() {
-            let error = helper(io::ErrorKind::BrokenPipe.into());
+        let in_order = status.as_ref().and_then(|status| status.exit_status()) == Some(0);
+        if ended && !expected.load(Ordering::Relaxed) && !in_order {
+            let signal = status.and_then(|status| status.terminating_signal());
+            let how = match signal {
+                Some(signal) => format!("signal {signal} ended it"),
+                None => "it says above what is wrong".to_owned(),
+            };
+            let error = helper(io::Error::new(io::ErrorKind::BrokenPipe, how));
             error.report();
             std::process::exit(error.exit_code().into());
         }

@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::seen::{Bridge, Channel, Export, Listener, Memory, Reader, Segment};
-use crate::top::snapshot::{Connected, Exported, Extents, Port, Shared, Space, Totals};
+use crate::top::snapshot::{Connected, Exported, Extents, Port, Shared, Snapshot, Space, Totals};
+use crate::top::table::Tab;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 
@@ -224,17 +225,17 @@ fn connected(kind: &'static str, offer: &str, domain: Option<&str>) -> Connected
     }
 }
 
-fn screen() -> Screen {
+fn screen() -> Screen<Snapshot> {
     Screen::new(sample(), Duration::from_secs(1), true)
 }
 
-fn drawn(screen: &mut Screen, width: u16, height: u16) -> String {
+fn drawn(screen: &mut Screen<Snapshot>, width: u16, height: u16) -> String {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
     terminal.draw(|frame| screen.draw(frame)).unwrap();
     terminal.backend().to_string()
 }
 
-fn press(screen: &mut Screen, keys: &str) -> Wish {
+fn press(screen: &mut Screen<Snapshot>, keys: &str) -> Wish {
     let mut wish = Wish::Stay;
     for letter in keys.chars() {
         let code = match letter {
@@ -303,7 +304,7 @@ fn the_foot_fits_whatever_it_says() {
         let foot: usize = screen.foot().spans.iter().map(|s| s.content.len()).sum();
         assert!(foot <= 80, "{foot}: {:?}", screen.foot());
     }
-    for line in screen().head() {
+    for line in sample().head(Paint(true)) {
         let width: usize = line.spans.iter().map(|s| s.content.len()).sum();
         assert!(width <= 80, "{width}: {line:?}");
     }
@@ -335,7 +336,7 @@ fn any_size_can_be_drawn() {
     }
 }
 
-fn names(screen: &Screen) -> Vec<String> {
+fn names(screen: &Screen<Snapshot>) -> Vec<String> {
     screen
         .rows()
         .iter()

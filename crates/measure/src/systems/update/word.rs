@@ -49,6 +49,7 @@ enum Own {
 /// What the other side exports, as we write it.
 enum Remote {
     Import(Import),
+    Written(Import),
     Alias { local: ExportMemory, _alias: Alias },
     Log(Log),
     Ordinary(Import),
@@ -94,6 +95,7 @@ impl Word {
         let import = import(&self.domain, name)?;
         self.to = Some(match self.way {
             Way::Deliberate => Remote::Import(import),
+            Way::Written => Remote::Written(import),
             Way::Kernel => Remote::Ordinary(import),
             Way::Notified => Remote::Notified(import),
             Way::Alias => {
@@ -137,7 +139,10 @@ impl Endpoint for Word {
             Remote::Import(import) => import.store_release(0, self.sent),
             Remote::Alias { local, .. } => local.store_release(0, self.sent),
             Remote::Log(log) => log.store_release(0, self.sent),
-            Remote::Ordinary(import) => import.write(0, &self.sent.to_ne_bytes()),
+            // One whose bytes have not all come is none that was sent, nor the next.
+            Remote::Ordinary(import) | Remote::Written(import) => {
+                import.write(0, &self.sent.to_ne_bytes())
+            }
             Remote::Notified(import) => import.write_notifying(0, &self.sent.to_ne_bytes()),
         }
         .map_err(updating)
