@@ -54,7 +54,7 @@ pub(crate) struct VerdictsArgs {
     pub(crate) report: PathBuf,
 }
 
-/// Run one experiment, or all of them.
+/// Run one experiment, some, or all of them.
 ///
 /// Prints the tables and verdicts. With --out (and always for `all`) it leaves a page
 /// that needs nothing else, the same as JSON, and each plot as a file.
@@ -63,7 +63,7 @@ pub(crate) struct VerdictsArgs {
     after_help = "Example:\n  portolan-lab run tables\n  portolan-lab run all --out after --compare before/report.json\n  portolan-lab run all --attempts 3"
 )]
 pub(crate) struct RunArgs {
-    /// An experiment's name, or "all"
+    /// An experiment's name, "nodes" for all whose names begin so, or "all"
     pub(crate) name: String,
     /// Leave index.html, report.json and the plots in this directory
     /// (default for `all`: portolan-lab)

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use portolan::rpc::{self, ClientOptions, ServerOptions};
 use portolan::{Deadline, Domain, Waiting};
 use portolan_measure::child::{Child, Control};
-use portolan_measure::cpus::{self, Cpus};
+use portolan_measure::cpus;
 use portolan_measure::run::Run;
 use portolan_measure::sampler::Sampler;
 use portolan_measure::{MeasureError, Result as Measured};
@@ -209,12 +209,6 @@ pub(crate) struct Calls {
 }
 
 impl Calls {
-    /// Both on one processor and asleep, or on two and awake.
-    pub(crate) fn start(called: Called, sleeps: bool, cpus: &Cpus) -> error::Result<Self> {
-        let cpu = if sleeps { cpus.ours } else { cpus.peer(0) };
-        Self::with(Transport::WHOLE, called, sleeps, cpu)
-    }
-
     /// With so much of the transport, and the server on this processor.
     pub(crate) fn with(
         transport: Transport,

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
 use crate::experiments::{chain, neighbour, update};
-use crate::{calls, pair, stepped};
+use crate::{calls, nodes, pair, stepped};
 
 /// What a further process is for.
 #[derive(Debug, Serialize, Deserialize)]
@@ -24,6 +24,7 @@ pub(crate) enum Brief {
     Calls(calls::ServerBrief),
     Stepped(stepped::Brief),
     Busy(update::busy::Brief),
+    Nodes(nodes::Brief),
 }
 
 /// The whole life of a further process.
@@ -38,6 +39,7 @@ pub(crate) fn serve(brief: Brief, control: &Control, descriptors: Vec<OwnedFd>) 
         Brief::Neighbour(brief) => neighbour::serve(&brief, control),
         Brief::Calls(brief) => calls::serve(&brief, control),
         Brief::Busy(brief) => update::busy::serve(&brief, control, descriptors),
+        Brief::Nodes(brief) => nodes::serve(brief, control, descriptors),
         Brief::Stepped(brief) => stepped::serve(&brief, control, descriptors),
     }
 }

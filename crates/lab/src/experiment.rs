@@ -78,6 +78,10 @@ pub(crate) const MBM: &str = "Cheriton, Kutter: Optimized Memory-Based Messaging
 pub(crate) const VMMC: &str = "Dubnicki, Iftode, Felten, Li: Software Support for Virtual \
     Memory-Mapped Communication. IPPS 1996";
 
+/// Milojević, Langerman, Black, Sears, Dominijanni and Dean's paper.
+pub(crate) const DIPC: &str = "Milojević, Langerman, Black, Sears, Dominijanni, Dean: Concurrency, \
+    a Case Study in Remote Tasking and Distributed IPC. OSF Research Institute";
+
 /// What an experiment, or a row of one, cannot do without.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Need {

@@ -8,6 +8,7 @@ use crate::clock::Timed;
 use crate::copies::Copies;
 use crate::error::Result;
 use crate::experiment::{Context, Need};
+use crate::huge;
 use crate::outcome::Outcome;
 use crate::pair::{Effort, Load, Pair, Use};
 
@@ -75,9 +76,19 @@ impl Waits {
     }
 }
 
+impl Way {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Guarded => "guarded",
+            Self::Trusted => "trusted",
+        }
+    }
+}
+
 impl Grid {
     /// Measures every plan in each way of waiting, guarded and trusted in turn, and adds to the
-    /// earlier measurements: a caller that goes through the whole grid several times keeps a passing
+    /// earlier measurements. Huge pages are seen to be such: what the kernel leaves on small ones is
+    /// asked for anew, and no figure of huge pages if that does not help. As for the passes: a caller that goes through the whole grid several times keeps a passing
     /// disturbance from hitting one figure alone. What this machine cannot run is left out.
     pub(crate) fn moves(
         &mut self,
@@ -105,6 +116,7 @@ impl Grid {
         // A cold load has one message more than fill what is asked for, at the most.
         let room = largest + cold.unwrap_or(0);
         let asleep = waits == Waits::Asleep;
+        let start = |protection| Pair::start(protection, room, asleep, context.cpus);
         let mut pairs = Vec::new();
         for (way, protection) in [
             (Way::Guarded, Protection::Guarded),
@@ -116,15 +128,42 @@ impl Grid {
                 outcome.leave_out("guarded rows, mapped on demand and by receive", why);
                 continue;
             }
-            pairs.push((way, Pair::start(protection, room, asleep, context.cpus)?));
+            pairs.push((way, protection, start(protection)?));
         }
         for Plan { load, uses } in plans {
             context
                 .progress
                 .step(format!("{waits:?} {temper:?} {}", size(load.bytes)));
             let mut loaded = Vec::new();
-            for (way, pair) in &mut pairs {
-                loaded.push((*way, pair.load(*load, cold)?));
+            for (way, protection, pair) in &mut pairs {
+                let mut left = context.pick(1, huge::ATTEMPTS);
+                let mut prepared = pair.prepare(*load, cold)?;
+                // In a domain whose memory the kernel left on 4 KiB pages it stays there.
+                while left > 1 && prepared.huge == Some(false) {
+                    left -= 1;
+                    drop(prepared);
+                    std::thread::sleep(huge::REST);
+                    std::mem::replace(pair, start(*protection)?).finish()?;
+                    prepared = pair.prepare(*load, cold)?;
+                }
+                if prepared.huge == Some(false) {
+                    let name = way.name();
+                    let what = format!("{name}, {} in huge pages, {temper:?}", size(load.bytes));
+                    outcome.leave_out(
+                        format!("{what}, {}", waits.name()),
+                        format!(
+                            "the kernel left its memory on 4 KiB pages, wholly or in part{}",
+                            context.pick(
+                                " (a quick run shows it all the same)",
+                                "; where there are figures, they are of other passes"
+                            )
+                        ),
+                    );
+                    if !context.quick {
+                        continue;
+                    }
+                }
+                loaded.push((*way, pair.load(prepared)));
             }
             for &usage in uses {
                 // A slice of each way in turn, so that a change of the machine's pace meets both.
@@ -142,7 +181,7 @@ impl Grid {
                 }
             }
         }
-        pairs.into_iter().try_for_each(|(_, pair)| pair.finish())
+        pairs.into_iter().try_for_each(|(.., pair)| pair.finish())
     }
 
     /// Measures copying of each size, once and twice, and adds to what was measured before.

@@ -10,6 +10,7 @@ use portolan_measure::case::{Case, Mode, Placement};
 use portolan_measure::run::{self, Counted, Run};
 use portolan_measure::sampler::{Sampler, clock_cost};
 
+use crate::claims::spread;
 use crate::clock::Timed;
 use crate::error::Result;
 use crate::experiment::Context;
@@ -188,9 +189,7 @@ impl Beside {
 
     /// "0.84 × (0.82 × to 0.86 ×)".
     pub(crate) fn show(self) -> String {
-        let show = |value| self.unit.show(value);
-        let [lower, upper] = self.quartiles.map(show);
-        format!("{} ({lower} to {upper})", show(self.middle))
+        spread(self.unit, self.middle, self.quartiles)
     }
 }
 

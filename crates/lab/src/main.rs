@@ -17,6 +17,8 @@
 //! | [`outcome`] | what one finds out: tables, plots, verdicts, and what was left out |
 //! | [`report`] | a whole run: kept as JSON, compared with another |
 //! | [`pair`], [`copies`], [`grid`] | two spaces that pass messages to and fro, the copies beside them, and the figures of both |
+//! | [`nodes`] | messages between nodes, by modes of one engine over one transport |
+//! | [`huge`] | whether memory lies on huge pages |
 //! | [`calls`] | a service in another process, and its clients |
 //! | [`steps`] | steps of telling another thread, measured alone |
 //! | [`counter`], [`stepped`] | instructions, by the processor's counters or by stepping |
@@ -42,11 +44,13 @@ mod error;
 mod experiment;
 mod experiments;
 mod grid;
+mod huge;
 mod lanes;
 mod line;
 mod load;
 mod machine;
 mod markdown;
+mod nodes;
 mod outcome;
 mod page;
 mod pair;

@@ -7,15 +7,21 @@ use crate::report::{Ending, Report};
 /// A table for each paper: every verdict with its answer, and the figures that decide it.
 pub(crate) fn verdicts(report: &Report) -> String {
     let mut text = format!(
-        "{}, {}, commit {}, {}; {}.\n",
+        "{}, {}, commit {}, {}, features: {}; {}.\n",
         report.machine.facts.cpu,
         report.made,
         report.build.commit,
         report.build.profile,
+        report.build.features(),
         report.build.compiler
     );
     for said in [report.unfinished(), report.pace()].into_iter().flatten() {
         text += &format!("{said}\n");
+    }
+    for record in &report.records {
+        if let Some(how) = record.how() {
+            text += &format!("`{}`: {how}\n", record.about.name);
+        }
     }
     let mut paper = "";
     for record in &report.records {
@@ -32,8 +38,9 @@ pub(crate) fn verdicts(report: &Report) -> String {
             continue;
         };
         for verdict in &outcome.verdicts {
-            if record.about.paper != paper {
-                paper = &record.about.paper;
+            // An experiment can judge claims of two papers.
+            if verdict.paper != paper {
+                paper = &verdict.paper;
                 text += &format!("\n{paper}\n\n| claim | experiment | here | figures |\n");
                 text += "|---|---|---|---|\n";
             }
@@ -46,7 +53,11 @@ pub(crate) fn verdicts(report: &Report) -> String {
 fn row(experiment: &str, verdict: &Verdict) -> String {
     let mut answer = verdict.holds.name().to_owned();
     if !verdict.doubts.is_empty() {
-        answer += &format!(" (by its figures: {})", verdict.by_figures.name());
+        let why = verdict.doubts.join("; ");
+        answer += &format!(
+            " (by its figures: {}; but {why})",
+            verdict.by_figures.name()
+        );
     }
     // What decides comes first; of a model all stand beside.
     let claim = ALL.iter().find(|claim| claim.id == verdict.id);
@@ -57,8 +68,9 @@ fn row(experiment: &str, verdict: &Verdict) -> String {
     };
     let figures: Vec<String> = verdict.figures.iter().take(shown).map(figure).collect();
     format!(
-        "| {} | `{experiment}` | {answer} | {} |\n",
+        "| {} | `{experiment}` | {} | {} |\n",
         cell(&verdict.title()),
+        cell(&answer),
         cell(&figures.join("; "))
     )
 }
@@ -87,9 +99,35 @@ fn cell(text: &str) -> String {
 mod tests {
     use super::*;
     use crate::claims::Estimate;
-    use crate::claims::table::{GAIN, MODEL_SHARES};
-    use crate::outcome::Cell;
+    use crate::claims::table::{GAIN, MODEL_SHARES, MORE_THAN_30};
+    use crate::outcome::{Cell, Outcome};
+    use crate::report::Build;
     use crate::unit::Unit;
+
+    #[test]
+    fn verdicts_stand_under_their_own_paper_and_the_page_says_what_was_built() {
+        let mut report = Report::example();
+        let record = &mut report.records[0];
+        record.result = Ending::Done(Outcome {
+            verdicts: vec![GAIN.verdict(&[]), MORE_THAN_30.verdict(&[])],
+            ..Outcome::default()
+        });
+        let by = Build {
+            features: vec!["probes".to_owned()],
+            ..report.build.clone()
+        };
+        report.records[0].by = Some(by);
+        let said = verdicts(&report);
+        assert!(said.contains("features: none;"), "{said}");
+        assert!(
+            said.contains("`n`: It was done by a build with probes."),
+            "{said}"
+        );
+        let at = |text: &str| said.find(text).unwrap_or_else(|| panic!("{text}: {said}"));
+        let (later, earlier) = (at(GAIN.paper), at(MORE_THAN_30.paper));
+        assert!(later < at(GAIN.says) && at(GAIN.says) < earlier);
+        assert!(earlier < at(MORE_THAN_30.says));
+    }
 
     #[test]
     fn a_row_has_the_answer_and_what_decides_it() {
@@ -101,7 +139,7 @@ mod tests {
         let said = row("tables", &verdict);
         assert!(
             said.ends_with(
-                "| `tables` | does not hold (by its figures: does not hold) | gain: 65.0 % (64.0 % to \
+                "| `tables` | does not hold (by its figures: does not hold; but it was noisy) | gain: 65.0 % (64.0 % to \
                  66.0 %), the paper's 12.6 % |\n"
             ),
             "{said}"

@@ -211,6 +211,9 @@ pub(crate) struct Plot {
     pub(crate) series: Vec<Series>,
     /// Places on the x axis worth a line of their own.
     pub(crate) marks: Vec<Mark>,
+    /// Too few points, or too far apart, for a line between them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) apart: bool,
     /// Names of stacked bars. If there are any, points are not on lines but parts of bars:
     /// the bar's number, from 0, and the part's share.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -258,8 +261,15 @@ impl Plot {
             y,
             series: Vec::new(),
             marks: Vec::new(),
+            apart: false,
             bars: Vec::new(),
         }
+    }
+
+    /// Of points that no line joins: what lies between them was not measured.
+    pub(crate) fn of_points(mut self) -> Self {
+        self.apart = true;
+        self
     }
 
     /// Of stacked bars of these names.
@@ -354,6 +364,12 @@ pub(crate) enum Answer {
     /// The library does not have it.
     #[serde(rename = "not built")]
     NotBuilt,
+    /// The machine does not have the hardware that it is about.
+    #[serde(rename = "no such hardware")]
+    NoHardware,
+    /// It is about what is counted by hand, in the source, which no machine could count otherwise.
+    #[serde(rename = "counted by hand")]
+    ByHand,
 }
 
 /// One figure that decides a verdict.
@@ -373,6 +389,8 @@ impl Answer {
             Self::Model => "model",
             Self::Fit => "fit",
             Self::NotBuilt => "not built",
+            Self::NoHardware => "no such hardware",
+            Self::ByHand => "counted by hand",
         }
     }
 

@@ -28,6 +28,7 @@ use serde::{Deserialize, Serialize};
 use crate::child::Brief;
 use crate::clock::Timed;
 use crate::error::{LabError, Result};
+use crate::huge;
 
 const PAGE: usize = 4096;
 const LINE: usize = 64;
@@ -127,6 +128,8 @@ pub(crate) struct EchoBrief {
 struct Order {
     rounds: u64,
     work: Work,
+    /// Whether it is to see on which pages each message lies.
+    looks: bool,
 }
 
 /// What either side does to each message.
@@ -142,7 +145,10 @@ struct Work {
 
 /// Echo to driver: ready, or done.
 #[derive(Debug, Serialize, Deserialize)]
-struct Ready;
+struct Ready {
+    /// Whether all that it was to look at lies on huge pages; none where the system does not tell.
+    huge: Option<bool>,
+}
 
 /// One side's ports.
 struct Side {
@@ -238,7 +244,7 @@ impl Pair {
             cpu: if sleeps { cpus.ours } else { cpus.peer(0) },
         });
         let mut echo = Child::start("echo of an experiment", &brief, &[])?;
-        let Ready = echo.expect()?;
+        let Ready { .. } = echo.expect()?;
         echo.watch()?;
         let to = domain
             .connect("echo", PATIENCE)
@@ -250,18 +256,35 @@ impl Pair {
         })
     }
 
-    /// Makes one message, or so many to pass in turn that they come to `cold` bytes.
-    pub(crate) fn load(&mut self, load: Load, cold: Option<u64>) -> Result<Loaded<'_>> {
+    /// Makes one message, or so many to pass in turn that they come to `cold` bytes, and sees on
+    /// which pages they lie.
+    pub(crate) fn prepare(&mut self, load: Load, cold: Option<u64>) -> Result<Prepared> {
         let extents = load.layout.extents(load.bytes);
         let turns = cold.map_or(1, |cold| turns(&extents, cold));
         let messages = (0..turns).map(|_| self.message(&extents));
-        let messages = messages.collect::<Result<Vec<_>>>()?;
-        Ok(Loaded {
-            pair: self,
+        let mut prepared = Prepared {
             load,
-            messages,
+            messages: messages.collect::<Result<Vec<_>>>()?,
+            huge: None,
+        };
+        if extents.iter().any(|bytes| *bytes >= HUGE_PAGE) {
+            let mut loaded = self.load(prepared);
+            let huge = loaded.look()?;
+            prepared = Prepared {
+                huge,
+                ..loaded.prepared
+            };
+        }
+        Ok(prepared)
+    }
+
+    /// With messages that it made.
+    pub(crate) fn load(&mut self, prepared: Prepared) -> Loaded<'_> {
+        Loaded {
+            pair: self,
+            prepared,
             round: 0,
-        })
+        }
     }
 
     fn message(&self, extents: &[u64]) -> Result<Message> {
@@ -284,11 +307,19 @@ impl Pair {
     }
 }
 
+/// Messages to be passed.
+pub(crate) struct Prepared {
+    load: Load,
+    messages: Vec<Message>,
+    /// Whether all of it lies on huge pages, in both processes; none where it is smaller than one, or
+    /// where the system does not tell.
+    pub(crate) huge: Option<bool>,
+}
+
 /// A pair with a load to pass.
 pub(crate) struct Loaded<'a> {
     pair: &'a mut Pair,
-    load: Load,
-    messages: Vec<Message>,
+    prepared: Prepared,
     /// Rounds so far.
     round: u64,
 }
@@ -296,7 +327,10 @@ pub(crate) struct Loaded<'a> {
 impl Loaded<'_> {
     /// Seconds one way: half the mean of a round, for each batch of rounds.
     pub(crate) fn measure(&mut self, usage: Use, effort: Effort) -> Result<Timed> {
-        debug_assert!(usage.accessed <= self.load.bytes, "more accessed than sent");
+        debug_assert!(
+            usage.accessed <= self.prepared.load.bytes,
+            "more accessed than sent"
+        );
         // The pace, and a warm start.
         let mut rounds = 1;
         let pace = loop {
@@ -331,12 +365,13 @@ impl Loaded<'_> {
         let work = Work {
             now: usage.now,
             accessed: usize::try_from(usage.accessed).unwrap_or(usize::MAX),
-            turns: self.messages.len() as u64,
+            turns: self.prepared.messages.len() as u64,
             first: self.round,
         };
         self.pair.echo.send(&Order {
             rounds: warm + each * batches,
             work,
+            looks: false,
         })?;
         self.pass(warm, &work)?;
         let mut means = Vec::new();
@@ -345,15 +380,35 @@ impl Loaded<'_> {
             self.pass(each, &work)?;
             means.push(start.elapsed().as_secs_f64() / each as f64);
         }
-        let Ready = self.pair.echo.expect()?;
+        let Ready { .. } = self.pair.echo.expect()?;
         Ok(means)
     }
 
+    /// Passes each message once, all of it open on either side, and sees on which pages it lies.
+    fn look(&mut self) -> Result<Option<bool>> {
+        let rounds = self.prepared.messages.len() as u64;
+        let work = Work {
+            now: true,
+            accessed: usize::try_from(self.prepared.load.bytes).unwrap_or(usize::MAX),
+            turns: rounds,
+            first: 0,
+        };
+        self.pair.echo.send(&Order {
+            rounds,
+            work,
+            looks: true,
+        })?;
+        self.pass(rounds, &work)?;
+        let Ready { huge } = self.pair.echo.expect()?;
+        let ours = self.prepared.messages.iter().map(lies_on_huge_pages);
+        Ok(huge::all(ours.chain([huge])))
+    }
+
     fn pass(&mut self, rounds: u64, work: &Work) -> Result<()> {
-        let turns = self.messages.len();
+        let turns = self.prepared.messages.len();
         let mut turn = usize::try_from(self.round % turns as u64).unwrap_or(0);
         for round in self.round..self.round + rounds {
-            let message = &mut self.messages[turn];
+            let message = &mut self.prepared.messages[turn];
             self.pair.side.send(message)?;
             self.pair.side.receive(message, work, round)?;
             turn += 1;
@@ -384,16 +439,30 @@ pub(crate) fn echo(brief: &EchoBrief, control: &Control) -> Result<()> {
         .connect("drive", PATIENCE)
         .map_err(LabError::library("finding an experiment's port"))?;
     let mut side = Side { to, from };
-    control.send(&Ready)?;
+    control.send(&Ready { huge: None })?;
     let mut message = Message::default();
-    while let Some(Order { rounds, work }) = control.receive()? {
+    while let Some(order) = control.receive()? {
+        let Order {
+            rounds,
+            work,
+            looks,
+        } = order;
+        let mut huge = looks.then_some(true);
         for round in work.first..work.first + rounds {
             side.receive(&mut message, &work, round)?;
+            if looks {
+                huge = huge::all([huge, lies_on_huge_pages(&message)].into_iter());
+            }
             side.send(&mut message)?;
         }
-        control.send(&Ready)?;
+        control.send(&Ready { huge })?;
     }
     Ok(())
+}
+
+/// Whether all of a message that is open here does; none where the system does not tell.
+fn lies_on_huge_pages(message: &Message) -> Option<bool> {
+    huge::all(message.extents().iter().map(|extent| huge::holds(extent)))
 }
 
 #[cfg(test)]

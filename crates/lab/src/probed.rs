@@ -2,7 +2,10 @@
 //! they are compiled: here nothing that is timed has any.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
+
+use portolan_measure::MeasureError;
+use portolan_measure::cpus::Cpus;
 
 use crate::args::{FeatureName, RunArgs};
 use crate::error::{LabError, Result};
@@ -45,24 +48,43 @@ impl Probed {
         self.program.as_deref().filter(|_| needs)
     }
 
-    /// Has it do the experiment.
-    pub(crate) fn record(&self, program: &Path, experiment: &Experiment) -> Result<Record> {
+    /// Has it do the experiment, on the processors of this run.
+    pub(crate) fn record(
+        &self,
+        program: &Path,
+        experiment: &Experiment,
+        cpus: &Cpus,
+    ) -> Result<Record> {
         let not = |why: String| LabError::NotTheProbes {
             path: program.to_owned(),
             why,
         };
-        let output = Command::new(program)
+        let mut command = Command::new(program);
+        command
             .args(["run", experiment.name])
             .args(&self.arguments)
             // It says how far it is, as we do.
-            .stderr(Stdio::inherit())
-            .output()
-            .map_err(|error| not(error.to_string()))?;
+            .stderr(Stdio::inherit());
+        let output = output(&mut command, cpus).map_err(|error| not(error.to_string()))?;
         let report: Report =
             serde_json::from_slice(&output.stdout).map_err(|error| not(error.to_string()))?;
         let record = taken(report, experiment.name, &Build::this());
         record.map_err(not)
     }
+}
+
+/// Runs a program that may use all processors of this run. A process has the processors of the thread
+/// that starts it, and ours is pinned to one: another thread starts it.
+fn output(command: &mut Command, cpus: &Cpus) -> Result<Output> {
+    std::thread::scope(|scope| {
+        let start = || {
+            cpus.unpin()?;
+            let output = command.output();
+            Ok(output.map_err(MeasureError::system("running another build"))?)
+        };
+        // The thread does nothing that panics.
+        scope.spawn(start).join().expect("it does not panic")
+    })
 }
 
 /// The experiment's record, if it was made by a build with probes of the same sources; why not, else.
@@ -101,6 +123,28 @@ mod tests {
         report.build.features = features.iter().map(|it| (*it).to_owned()).collect();
         report.records[0].about.name = "breakdown".to_owned();
         report
+    }
+
+    #[test]
+    fn another_build_may_use_all_processors_of_the_run() {
+        // A thread of its own, since it stays pinned.
+        std::thread::spawn(|| {
+            let cpus = Cpus::choose();
+            let allowed = |output: Output| String::from_utf8(output.stdout).unwrap();
+            let mut command = Command::new("grep");
+            command.args(["Cpus_allowed_list", "/proc/self/status"]);
+            let before = allowed(command.output().unwrap());
+            portolan_measure::cpus::pin(cpus.ours).unwrap();
+            assert_eq!(allowed(output(&mut command, &cpus).unwrap()), before);
+            // The thread itself stays where it is.
+            assert_eq!(
+                portolan_sys::machine::cpus_allowed(),
+                [cpus.ours],
+                "{before}"
+            );
+        })
+        .join()
+        .unwrap();
     }
 
     #[test]

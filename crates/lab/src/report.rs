@@ -93,6 +93,14 @@ pub(crate) struct Record {
 /// are not to be compared.
 const PACE: f64 = 1.5;
 
+/// Papers whose mechanisms the library has too, and by what part of their titles they are known: a page
+/// without an experiment of one says so.
+const ABSENT: [(&str, &str); 1] = [(
+    "Milojević, Langerman, Black, Sears, Dominijanni, Dean: Concurrency, a Case Study in Remote Tasking \
+     and Distributed IPC",
+    "Remote Tasking and Distributed IPC",
+)];
+
 /// What an experiment asks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct About {
@@ -233,6 +241,28 @@ impl Report {
                 }
             }
         }
+    }
+
+    /// Which papers the experiments of this run are of, and which of the known ones they leave out.
+    pub(crate) fn covers(&self) -> String {
+        let mut papers: Vec<&str> = Vec::new();
+        for record in &self.records {
+            let verdicts = record.outcome().map(|outcome| &outcome.verdicts[..]);
+            let verdicts = verdicts.unwrap_or_default().iter();
+            let of = std::iter::once(&record.about.paper).chain(verdicts.map(|it| &it.paper));
+            for paper in of {
+                if !papers.contains(&paper.as_str()) {
+                    papers.push(paper);
+                }
+            }
+        }
+        let absent = ABSENT.iter().filter(|(_, title)| {
+            let has = |paper: &&str| paper.contains(title);
+            !papers.iter().any(has)
+        });
+        let absent = absent.map(|(whole, _)| format!(" Not in it: {whole}."));
+        let absent: String = absent.collect();
+        format!("Of these papers: {}.{absent}", papers.join("; "))
     }
 
     /// Names what the run had not come to.
@@ -424,6 +454,24 @@ mod tests {
             tables: vec![table],
             ..Outcome::default()
         }
+    }
+
+    #[test]
+    fn a_run_says_which_papers_it_is_of_and_which_it_leaves_out() {
+        let mut report = Report::example();
+        let covers = report.covers();
+        let paper = report.records[0].about.paper.clone();
+        assert!(covers.contains(&paper), "{covers}");
+        let (whole, _) = ABSENT[0];
+        assert!(covers.contains(&format!("Not in it: {whole}.")), "{covers}");
+        // As soon as there is an experiment of it, it is one of them, once.
+        let mut more = report.records[0].clone();
+        more.about.paper = whole.to_owned();
+        report.records.push(more.clone());
+        report.records.push(more);
+        let covers = report.covers();
+        assert!(!covers.contains("Not in it"), "{covers}");
+        assert_eq!(covers.matches(whole).count(), 1, "{covers}");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::args::{ClaimsArgs, ListArgs, RunArgs, VerdictsArgs};
 use crate::claims::table::ALL as ALL_CLAIMS;
 use crate::error::{LabError, Result};
 use crate::experiment::{Context, Experiment, Features};
-use crate::experiments::ALL;
+use crate::experiments::{ALL, GROUPS};
 use crate::line;
 use crate::load::Watch;
 use crate::machine::{self, Machine};
@@ -92,9 +92,15 @@ fn choose(name: &str) -> Result<Vec<&'static Experiment>> {
     if name == "all" {
         return Ok(ALL.to_vec());
     }
+    if let Some((_, group)) = GROUPS.iter().find(|(group, _)| *group == name) {
+        return Ok(group.to_vec());
+    }
     let found = ALL.iter().find(|experiment| experiment.name == name);
     found.map(|experiment| vec![*experiment]).ok_or_else(|| {
-        let known: Vec<&str> = ALL.iter().map(|experiment| experiment.name).collect();
+        let names = ALL.iter().map(|experiment| experiment.name);
+        let known: Vec<&str> = names
+            .chain(GROUPS.iter().map(|(group, _)| *group))
+            .collect();
         LabError::UnknownExperiment {
             name: name.to_owned(),
             known: known.join(", "),
@@ -174,21 +180,23 @@ fn elsewhere(
 ) -> Record {
     context.progress.experiment(experiment.name);
     let start = Instant::now();
-    probed.record(program, experiment).unwrap_or_else(|error| {
-        let took = start.elapsed();
-        context.progress.done(experiment.name, took, "failed");
-        Record {
-            about: About::of(experiment),
-            seconds: took.as_secs_f64(),
-            line_seconds: None,
-            others: None,
-            again: Vec::new(),
-            by: None,
-            result: Ending::Failed {
-                error: error.to_string(),
-            },
-        }
-    })
+    probed
+        .record(program, experiment, context.cpus)
+        .unwrap_or_else(|error| {
+            let took = start.elapsed();
+            context.progress.done(experiment.name, took, "failed");
+            Record {
+                about: About::of(experiment),
+                seconds: took.as_secs_f64(),
+                line_seconds: None,
+                others: None,
+                again: Vec::new(),
+                by: None,
+                result: Ending::Failed {
+                    error: error.to_string(),
+                },
+            }
+        })
 }
 
 fn record(experiment: &Experiment, context: &Context<'_>) -> Record {

@@ -1,10 +1,8 @@
 //! Measures each step of telling another thread alone: in this process and in cache, unless it is a
 //! step between two processors.
 
-use std::collections::VecDeque;
 use std::hint::black_box;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use portolan::{Domain, Listener, ListenerOptions, Segment};
@@ -97,23 +95,77 @@ impl Signals {
     }
 }
 
-/// A queue of addresses with a lock: what there is without signals.
-pub(crate) struct Locked(Mutex<VecDeque<usize>>);
+/// A line of its own, and its neighbour, which processors fetch with it.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct Padded<T>(pub(crate) T);
+
+/// Addresses that a queue holds: more than a burst.
+const QUEUED: usize = 2 * BURST;
+
+/// A queue of addresses in shared memory with a lock: what there is without signals. Its
+/// users must keep at most [`QUEUED`] addresses in it.
+pub(crate) struct Locked {
+    lock: Padded<AtomicBool>,
+    /// Of what is taken next, and of what is put next.
+    ends: Padded<[AtomicU64; 2]>,
+    entries: Padded<[AtomicU64; QUEUED]>,
+}
 
 impl Locked {
     pub(crate) fn new() -> Self {
-        Self(Mutex::new(VecDeque::with_capacity(2 * BURST)))
+        Self {
+            lock: Padded::default(),
+            ends: Padded::default(),
+            entries: Padded(std::array::from_fn(|_| AtomicU64::new(0))),
+        }
+    }
+
+    fn locked<T>(&self, work: impl FnOnce(&[AtomicU64; 2]) -> T) -> T {
+        // Acquire and Release: what the lock guards is relaxed.
+        while self
+            .lock
+            .0
+            .compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed)
+            .is_err()
+        {
+            std::hint::spin_loop();
+        }
+        let done = work(&self.ends.0);
+        self.lock.0.store(false, Ordering::Release);
+        done
+    }
+
+    fn entry(&self, position: u64) -> &AtomicU64 {
+        let at = usize::try_from(position % QUEUED as u64).unwrap_or(0);
+        &self.entries.0[at]
     }
 
     pub(crate) fn insert(&self, address: usize) {
-        // No thread panics while it holds it.
-        let mut queue = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        queue.push_back(black_box(address));
+        self.locked(|[_, tail]| {
+            let position = tail.load(Ordering::Relaxed);
+            self.entry(position)
+                .store(black_box(address) as u64, Ordering::Relaxed);
+            tail.store(position + 1, Ordering::Relaxed);
+        });
     }
 
     pub(crate) fn remove(&self) -> Option<usize> {
-        let mut queue = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        queue.pop_front()
+        let found = self.locked(|[head, tail]| {
+            let position = head.load(Ordering::Relaxed);
+            if position == tail.load(Ordering::Relaxed) {
+                return None;
+            }
+            head.store(position + 1, Ordering::Relaxed);
+            Some(self.entry(position).load(Ordering::Relaxed))
+        });
+        found.and_then(|address| usize::try_from(address).ok())
+    }
+
+    /// Looks without the lock: what is there may be gone when it is taken.
+    pub(crate) fn is_empty(&self) -> bool {
+        let [head, tail] = &self.ends.0;
+        head.load(Ordering::Relaxed) == tail.load(Ordering::Relaxed)
     }
 }
 
@@ -223,4 +275,24 @@ pub(crate) fn wake(ours: usize, other: usize, rounds: usize) -> Option<[f64; 2]>
         sleeper.join().ok().flatten()?;
         times
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_locked_queue_gives_back_what_was_put_in_in_its_order() {
+        let queue = Locked::new();
+        // Round its end, more than once.
+        for start in (0..5 * QUEUED).step_by(BURST) {
+            assert!(queue.is_empty());
+            (start..start + BURST).for_each(|address| queue.insert(address));
+            assert!(!queue.is_empty());
+            for address in start..start + BURST {
+                assert_eq!(queue.remove(), Some(address));
+            }
+            assert_eq!(queue.remove(), None);
+        }
+    }
 }

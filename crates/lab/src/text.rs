@@ -49,6 +49,7 @@ pub(crate) fn report(report: &Report, earlier: Option<&Report>) -> String {
     for said in [report.unfinished(), report.pace()].into_iter().flatten() {
         text += &wrapped(&said);
     }
+    text += &wrapped(&report.covers());
     text += &wrapped(UNTOLD);
     for record in &report.records {
         let earlier = Earlier::of(earlier, &record.about.name);

@@ -34,6 +34,9 @@ impl Unit {
     }
 
     fn with(self, value: f64, digits: fn(f64) -> String) -> String {
+        if self == Self::Count && (value.fract() == 0.0 || value.abs() >= 100.0) {
+            return grouped(value);
+        }
         let scaled = |multiples: &[(f64, &str)]| {
             // The first multiple that leaves at least one whole; the last one for the rest.
             let fits = |(one, _): &&(f64, &str)| value.abs() >= *one * 0.9995;
@@ -50,21 +53,43 @@ impl Unit {
             Self::Bytes => size(value),
             Self::Times => format!("{} ×", digits(value)),
             Self::Share => format!("{:.1} %", value * 100.0),
-            Self::Count if value.fract() == 0.0 => format!("{value:.0}"),
             Self::Count => digits(value),
         }
     }
 }
 
-/// Three digits, and all of the whole part.
+/// Three digits, two below a tenth, and all of the whole part.
 fn three_digits(value: f64) -> String {
     match value.abs() {
         0.0 => "0".into(),
-        v if v < 0.01 => format!("{value:.1e}"),
+        v if v < 0.0995 => {
+            // As many zeros as there are before the first digit.
+            let zeros = (1..9_u8).find(|zeros| v * 10_f64.powi((*zeros).into()) >= 0.995);
+            zeros.map_or_else(
+                || "0".into(),
+                |zeros| format!("{value:.digits$}", digits = usize::from(zeros) + 1),
+            )
+        }
         v if v < 9.995 => format!("{value:.2}"),
         v if v < 99.95 => format!("{value:.1}"),
-        _ => format!("{value:.0}"),
+        _ => grouped(value),
     }
+}
+
+/// "30,395".
+fn grouped(value: f64) -> String {
+    let whole = format!("{:.0}", value.abs());
+    let mut text = String::new();
+    for (at, digit) in whole.chars().enumerate() {
+        if at > 0 && (whole.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    if value < 0.0 && whole != "0" {
+        text.insert(0, '-');
+    }
+    text
 }
 
 /// Up to four digits: a paper's own zeros at the end are not known.
@@ -73,7 +98,7 @@ fn four_digits(value: f64) -> String {
         v if v < 9.9995 => format!("{value:.3}"),
         v if v < 99.995 => format!("{value:.2}"),
         v if v < 999.95 => format!("{value:.1}"),
-        _ => return format!("{value:.0}"),
+        _ => return grouped(value),
     };
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
@@ -116,5 +141,15 @@ mod tests {
         assert_eq!(Unit::Share.show(0.435), "43.5 %");
         assert_eq!(Unit::Times.show(2.4), "2.40 ×");
         assert_eq!(Unit::Count.show(14.0), "14");
+        assert_eq!(Unit::Count.quote(2030.0 / 4.7), "432");
+        assert_eq!(Unit::Count.show(20_000_000.0), "20,000,000");
+        assert_eq!(Unit::Count.show(37.36), "37.4");
+        assert_eq!(Unit::Times.show(30_395.2), "30,395 ×");
+        assert_eq!(Unit::Times.show(-1234.0), "-1,234 ×");
+        assert_eq!(Unit::Times.show(0.0318), "0.032 ×");
+        assert_eq!(Unit::Times.show(0.0089), "0.0089 ×");
+        assert_eq!(Unit::Times.show(0.0995), "0.10 ×");
+        assert_eq!(Unit::Seconds.show(2.36e-12), "0.0024 ns");
+        assert_eq!(Unit::Seconds.show(1e-20), "0 ns");
     }
 }

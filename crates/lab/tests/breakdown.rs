@@ -109,6 +109,13 @@ fn every_segment_is_there_and_they_add_up() {
             "{label}: {sum} {whole}"
         );
         assert!(figure(closure, label, "end to end") > 0.0, "{label}");
+        // The page says how many rounds a repetition had.
+        for column in ["rounds a repetition, fewest", "rounds, most"] {
+            assert!(
+                [100.0, 200.0].contains(&figure(closure, label, column)),
+                "{label}"
+            );
+        }
     }
 
     let tree = table(&outcome, "figure-6");
@@ -117,8 +124,8 @@ fn every_segment_is_there_and_they_add_up() {
         assert_eq!(paper(tree, label), seconds, "{label}");
     }
     let parts = ["send", "receive", "context switch", "access"];
-    let sum: f64 = parts.iter().map(|p| figure(tree, p, "here")).sum();
-    let total = figure(tree, "total", "here");
+    let sum: f64 = parts.iter().map(|p| figure(tree, p, "mean")).sum();
+    let total = figure(tree, "total", "mean");
     assert!((sum - total).abs() <= 1e-3 * total, "{sum} {total}");
 
     let shares = table(&outcome, "figure-7");

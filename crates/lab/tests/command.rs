@@ -302,6 +302,8 @@ fn ablations_have_each_thing_with_and_without() {
     let guarded = outcome["left_out"].as_array().unwrap().is_empty();
     for column in 0..columns {
         for label in [
+            // What the price is of has the header whose place is what is saved.
+            "price of structure, a message of one page with a header of 4 KiB",
             "64 KiB in eight extents",
             "64 KiB in one extent",
             "header of 4 KiB by way of a buffer",
@@ -311,7 +313,9 @@ fn ablations_have_each_thing_with_and_without() {
             "saved: allocating and freeing a page",
             "saved: allocating and freeing 64 KiB",
         ] {
-            let found = time(label, column).is_some_and(|time| time > 0.0);
+            // The price is a difference: on a busy machine it may be below nothing.
+            let is_difference = label.starts_with("price");
+            let found = time(label, column).is_some_and(|time| is_difference || time > 0.0);
             assert_eq!(found, column == 0 || guarded, "{label}");
         }
     }

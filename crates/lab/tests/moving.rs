@@ -118,11 +118,13 @@ fn verdicts_of_tables_1_and_2_follow_from_them() {
     assert!((paper - 0.126).abs() < 1e-3);
 
     let share = verdict(&outcome, "data-dominates");
-    let found = figure(share, "share of data movement, 64 KiB");
+    let found = figure(share, "share of the data, 64 KiB");
     let ratio = at("table-1", "nothing", "0 B") / whole("table-1");
     within(here(found), 1.0 - ratio, 1.0 + ratio);
-    // By the paper's own table: 957 of 3,026.
-    assert_eq!(found["paper"], 0.68374);
+    // The paper has no such share: the one of its own table, 957 of 3,026, stands beside.
+    assert!(found["paper"].is_null(), "{found}");
+    let own = "not there when the message is empty, 64 KiB, by the paper's Table I";
+    assert_eq!(figure(share, own)["paper"], 0.68374);
     let grown = here(figure(share, "that share, to the one of 8 KiB"));
     if grown.is_finite() {
         says(share, here(found) >= 0.5 && grown >= 1.0);
@@ -167,9 +169,13 @@ fn table_3_has_first_and_later_pages_and_n() {
     }
     let at = |row, column| here(cell(three, row, column));
     let accessed = "mapped on demand, accessed";
+    // A page by itself and the first one of a large extent are the same message: the middle of both.
+    let one = table(&outcome, "table-3-one").unwrap();
+    let one = here(cell(one, accessed, "first page"));
+    let first_page = f64::midpoint(at(accessed, "first page"), one);
 
     let first = verdict(&outcome, "first-page");
-    let (one, more) = (at(accessed, "first page"), at(accessed, "later pages"));
+    let (one, more) = (first_page, at(accessed, "later pages"));
     let dearer = one - more;
     within(
         here(figure(first, "dearer by")),
@@ -185,11 +191,8 @@ fn table_3_has_first_and_later_pages_and_n() {
     }
 
     let pays = verdict(&outcome, "pays-from-one-page");
-    about(here(figure(pays, "guarded")), at(accessed, "first page"));
-    says(
-        pays,
-        at(accessed, "first page") <= at("copy once", "first page"),
-    );
+    about(here(figure(pays, "guarded")), first_page);
+    says(pays, first_page <= at("copy once", "first page"));
 
     let lazy = verdict(&outcome, "lazy");
     let n = figure(lazy, "N, saved to wasted");
@@ -300,7 +303,13 @@ fn figures_are_drawn_beside_the_papers() {
         let papers = plot["id"].as_str().unwrap().contains("small")
             && !plot["id"].as_str().unwrap().contains("cold")
             && !plot["id"].as_str().unwrap().contains("polling");
-        assert_eq!((of("here"), of("paper")), (6, if papers { 5 } else { 0 }));
+        // A descriptor alone is no rate: what is not accessed has none on large pages.
+        let rates_of_large = plot["id"].as_str().unwrap().contains("figure-4-huge");
+        let ours = if rates_of_large { 5 } else { 6 };
+        assert_eq!(
+            (of("here"), of("paper")),
+            (ours, if papers { 5 } else { 0 })
+        );
         for series in series {
             assert!(array(&series["points"]).len() >= 2, "{series}");
         }

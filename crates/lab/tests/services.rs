@@ -105,7 +105,7 @@ fn a_neighbour_is_measured_beside_moving_and_copying() {
     }
     // The claim is that it takes more.
     let beside = verdict(&outcome, "unmapping-beside-siblings");
-    let ratio = "guarded, 8 KiB, 7 busy siblings to none";
+    let ratio = "8 KiB, slowed by 7 busy siblings, guarded to trusted";
     follows_from(beside, ratio, at_least(1.1));
     // And what the paper has against it is not here.
     let asynchronous = verdict(&outcome, "asynchronous-unmapping");

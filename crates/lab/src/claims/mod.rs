@@ -3,19 +3,21 @@
 //! | file | holds |
 //! |---|---|
 //! | this one | what a rule is, and how it answers |
-//! | [`table`] | every claim with its rule; by paper in `dash`, `mbm` and `vmmc` |
+//! | [`table`] | every claim with its rule; by paper in `dash`, `mbm`, `vmmc` and `nodes` |
 //! | `examples` | tests: for every rule, figures at which it holds and figures at which it does not |
 //!
 //! A verdict can be made in no other way than from a claim of the table ([`Claim::verdict`]), so
 //! two experiments that judge one claim use one rule. A rule looks at the middle half of the
 //! measurements: a condition is met where all of that half lies within the bounds, and missed
 //! where none of it does; else it cannot be told. What follows from a model's constants alone is
-//! no measurement: its rule is [`Rule::Model`] or [`Rule::Fit`], which never answer *holds*.
+//! no measurement: its rule is [`Rule::Model`] or [`Rule::Fit`], which never answer *holds*; nor do
+//! [`Rule::NoHardware`] and [`Rule::ByHand`].
 
 mod dash;
 #[cfg(test)]
 mod examples;
 mod mbm;
+mod nodes;
 pub(crate) mod table;
 mod vmmc;
 
@@ -25,11 +27,13 @@ use crate::outcome::{Answer, Cell, Figure, Verdict};
 use crate::unit::Unit;
 
 /// What all rules have in common, for people.
-pub(crate) const UNTOLD: &str = "A claim cannot be told where the middle half of the measurements lies \
+pub(crate) const UNTOLD: &str = "It cannot be told whether a claim holds where the middle half of the measurements lies \
     on both sides of a bound of its rule, where a figure is missing, where others took more than half a \
     processor or a cache line's time changed by more than a half while the experiment ran, or where two \
-    experiments differ by the same rule. Figures that follow from a model's constants are called model, \
-    or fit where constants were chosen for them; what the library does not have is not built.";
+    experiments differ by the same rule. What a model gives, with the paper's parameters or with this \
+    machine's, is called model, or fit where its constants were chosen for that; what the library does \
+    not have is not built; a claim about hardware that this machine does not have is answered by \
+    saying so; and one about what is counted by hand, in the source, is called that.";
 
 /// One statement of a paper.
 #[derive(Clone, Copy, Debug)]
@@ -48,12 +52,16 @@ pub(crate) struct Claim {
 pub(crate) enum Rule {
     /// It holds if all of these are met.
     All(&'static [Condition]),
-    /// It follows from a model's constants: nothing is measured.
+    /// A model gives it: no such message is measured.
     Model,
     /// A model's constants were chosen for it.
     Fit,
     /// The library does not have what the claim is about.
     NotBuilt,
+    /// The claim is about hardware that no machine of ours has.
+    NoHardware,
+    /// The claim is about what is counted by hand, in the source: no run could make it otherwise.
+    ByHand,
 }
 
 /// What one measured figure must be.
@@ -72,7 +80,7 @@ pub(crate) struct Condition {
 pub(crate) struct Estimate {
     middle: f64,
     range: [f64; 2],
-    /// The paper's figure, where it differs from the condition's.
+    /// The paper's figure, where it differs from the condition's; no number where there is none.
     paper: Option<f64>,
 }
 
@@ -110,7 +118,7 @@ impl Rule {
     pub(crate) fn conditions(&self) -> &'static [Condition] {
         match self {
             Self::All(conditions) => conditions,
-            Self::Model | Self::Fit | Self::NotBuilt => &[],
+            Self::Model | Self::Fit | Self::NotBuilt | Self::NoHardware | Self::ByHand => &[],
         }
     }
 
@@ -120,6 +128,8 @@ impl Rule {
             Self::Model => return Answer::Model,
             Self::Fit => return Answer::Fit,
             Self::NotBuilt => return Answer::NotBuilt,
+            Self::NoHardware => return Answer::NoHardware,
+            Self::ByHand => return Answer::ByHand,
         };
         let at = |at: usize| found.get(at).copied().flatten();
         let met: Vec<Option<bool>> = conditions
@@ -139,11 +149,18 @@ impl Rule {
     /// The rule for people.
     pub(crate) fn words(&self) -> String {
         match self {
-            Self::Model => "Not judged: the figures follow from the model's constants.".to_owned(),
+            Self::Model => "Not judged: a model gives the figures.".to_owned(),
             Self::Fit => {
                 "Not judged: constants of the model were chosen for these figures.".to_owned()
             }
             Self::NotBuilt => "Not judged: the library has no such mechanism.".to_owned(),
+            Self::NoHardware => {
+                "Not judged: it is about hardware that this machine does not have.".to_owned()
+            }
+            Self::ByHand => {
+                "Not judged: what it is about is counted by hand, the same on every machine."
+                    .to_owned()
+            }
             Self::All(conditions) => {
                 let conditions: Vec<String> = conditions.iter().map(Condition::words).collect();
                 format!("It holds if {}.", conditions.join(", and "))
@@ -215,10 +232,15 @@ impl Estimate {
         Self::between(value, value, value)
     }
 
-    /// With the paper's figure, where it is not the one of the rule.
-    pub(crate) fn beside(mut self, paper: f64) -> Self {
-        self.paper = Some(paper);
+    /// Of something that the paper has no figure of, though it has one of the rule's.
+    pub(crate) fn without_paper(mut self) -> Self {
+        self.paper = Some(f64::NAN);
         self
+    }
+
+    /// Whether all of its middle half is more than nothing.
+    pub(crate) fn is_positive(self) -> bool {
+        self.range[0] > 0.0
     }
 
     pub(crate) fn middle(self) -> f64 {
@@ -230,10 +252,9 @@ impl Estimate {
         Cell::here(self.middle).within(lower, upper)
     }
 
-    /// "0.84 × (0.82 × to 0.86 ×)".
+    /// "0.84 × (0.82 × to 0.86 ×)"; without what would say the same thrice.
     pub(crate) fn show(self, unit: Unit) -> String {
-        let [lower, upper] = self.range.map(|value| unit.show(value));
-        format!("{} ({lower} to {upper})", unit.show(self.middle))
+        spread(unit, self.middle, self.range)
     }
 
     /// What this is more than another, which was measured apart.
@@ -259,10 +280,28 @@ impl Estimate {
         Self::between(self.middle / other.middle, lower, upper)
     }
 
+    /// One thing that was measured twice, apart: the middle of both, between the ends of both.
+    pub(crate) fn and(self, other: Self) -> Option<Self> {
+        let ([lower, upper], [least, most]) = (self.range, other.range);
+        let middle = f64::midpoint(self.middle, other.middle);
+        Self::between(middle, lower.min(least), upper.max(most))
+    }
+
     /// So many times as much.
     pub(crate) fn times(self, factor: f64) -> Option<Self> {
         let [one, other] = self.range.map(|value| value * factor);
         Self::between(self.middle * factor, one.min(other), one.max(other))
+    }
+}
+
+/// A figure with its range, "0.84 × (0.82 × to 0.86 ×)"; without one that says no more than the figure.
+pub(crate) fn spread(unit: Unit, middle: f64, range: [f64; 2]) -> String {
+    let [lower, upper] = range.map(|value| unit.show(value));
+    let middle = unit.show(middle);
+    if lower == middle && upper == middle {
+        middle
+    } else {
+        format!("{middle} ({lower} to {upper})")
     }
 }
 
@@ -304,6 +343,8 @@ mod tests {
         let (one, other) = (estimate(4.0, 3.0, 6.0), estimate(2.0, 1.0, 3.0));
         assert_eq!(one.less(other), Some(estimate(2.0, 0.0, 5.0)));
         assert_eq!(one.to(other), Some(estimate(2.0, 1.0, 6.0)));
+        // Twice the same thing.
+        assert_eq!(one.and(other), Some(estimate(3.0, 1.0, 6.0)));
         // What may be nothing is no whole of anything.
         assert_eq!(one.to(estimate(2.0, -1.0, 3.0)), None);
         // Less than nothing, to something.
@@ -311,6 +352,15 @@ mod tests {
         assert_eq!(under, Some(estimate(-1.0, -4.0, 2.0)));
         assert_eq!(Estimate::exact(f64::NAN), None);
         assert_eq!(one.times(-1.0), Some(estimate(-4.0, -6.0, -3.0)));
+    }
+
+    #[test]
+    fn a_range_is_shown_where_it_says_something() {
+        assert_eq!(
+            estimate(2.0, 1.0, 3.0).show(Unit::Times),
+            "2.00 × (1.00 × to 3.00 ×)"
+        );
+        assert_eq!(estimate(2.0, 2.0, 2.001).show(Unit::Times), "2.00 ×");
     }
 
     #[test]
@@ -359,6 +409,8 @@ mod tests {
             (Rule::Model, Answer::Model),
             (Rule::Fit, Answer::Fit),
             (Rule::NotBuilt, Answer::NotBuilt),
+            (Rule::NoHardware, Answer::NoHardware),
+            (Rule::ByHand, Answer::ByHand),
         ] {
             assert_eq!(rule.answer(&[Estimate::exact(1.0)]), answer);
         }

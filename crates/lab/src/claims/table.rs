@@ -4,7 +4,7 @@
 //! rounds to n, or more. A bound that the paper does not give stands with its reason.
 
 use super::{Claim, Condition};
-pub(crate) use super::{dash::*, mbm::*, vmmc::*};
+pub(crate) use super::{dash::*, mbm::*, nodes::*, vmmc::*};
 use crate::unit::Unit;
 
 /// How much slower is still comparable, or not significant: a tenth.
@@ -110,4 +110,17 @@ pub(crate) const ALL: &[Claim] = &[
     OVERLAP,
     CLOSE_TO_HARDWARE,
     FEW_INSTRUCTIONS,
+    REMOTE_FASTER,
+    REMOTE_TO_LOCAL,
+    SLOWER_LOCALLY,
+    WITHOUT_HOT_PATH,
+    KKT_NEAR_BARE,
+    DIPC_PEAK,
+    SLOW_SATURATED,
+    ABOVE_NORMA,
+    SLOWER_ATTACK,
+    FOUR_CONCURRENCIES,
+    OVERLAP_TO_NODES,
+    NOT_OVERWHELMED,
+    COUNT_RECORDS,
 ];

@@ -80,7 +80,8 @@ pub(crate) const RECEIVE_NOTHING: Claim = Claim {
     paper: VMMC,
     section: "6, Table 2",
     says: "The receiver of an update spends nothing on it",
-    // The line that an update takes away comes back.
+    // The computation reads lines between those that are updated: a cache, or a fetch of two lines at
+    // a time, that an update disturbs makes it wait.
     rule: Rule::All(&[
         unstated(at_most(
             "computation beside SHRIMP-I's updates, to beside none",
@@ -121,17 +122,19 @@ pub(crate) const CLOSE_TO_HARDWARE: Claim = Claim {
     id: "close-to-hardware",
     paper: VMMC,
     section: "6; Abstract",
-    says: "Latency and bandwidth come close to what the hardware has: 4.8 of about 4 µs, 23 of at \
-        most 33 MB/s",
-    // As close as the paper's: within a fifth, and seven tenths, with two digits. Its hardware is the
-    // way from one memory to the other; here that is a line, and lines one after the other, which
-    // one processor writes and the other reads.
+    says: "Latency and bandwidth come close to what the hardware has: 4.8 (automatic) and 7.8 \
+        (deliberate) of about 4 µs, 23 of at most 33 MB/s",
+    // As close as the paper's: seven tenths of the bandwidth, with two digits, and in latency its
+    // deliberate update's 7.8 to 4. Its automatic update is not judged: here it is a store to an alias,
+    // thus the line itself, and nothing could put it farther from it. The paper's hardware is the way
+    // from one memory to the other; here that is a line, and lines one after the other, which one
+    // processor writes and the other reads.
     rule: Rule::All(&[
         at_most(
-            "latency, automatic update to a cache line",
+            "latency, deliberate update to a cache line",
             Unit::Times,
-            1.2,
-            4.8 / 4.0,
+            7.8 / 4.0,
+            7.8 / 4.0,
         ),
         at_least(
             "bandwidth of units that are read, to a bare ring's",

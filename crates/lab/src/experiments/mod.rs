@@ -6,6 +6,7 @@ pub(crate) mod chain;
 mod figures;
 mod head;
 pub(crate) mod neighbour;
+mod nodes;
 mod pages;
 mod rpc;
 mod scaling;
@@ -35,4 +36,19 @@ pub(crate) const ALL: &[&Experiment] = &[
     &setup::EXPERIMENT,
     &scaling::EXPERIMENT,
     &update::EXPERIMENT,
+    &nodes::rpc::EXPERIMENT,
+    &nodes::throughput::EXPERIMENT,
+    &nodes::concurrency::EXPERIMENT,
+    &nodes::flow::EXPERIMENT,
 ];
+
+/// Experiments that a run may name together.
+pub(crate) const GROUPS: &[(&str, &[&Experiment])] = &[(
+    "nodes",
+    &[
+        &nodes::rpc::EXPERIMENT,
+        &nodes::throughput::EXPERIMENT,
+        &nodes::concurrency::EXPERIMENT,
+        &nodes::flow::EXPERIMENT,
+    ],
+)];

@@ -8,7 +8,7 @@ use portolan::channel::{ChannelOptions, ReaderOptions};
 use portolan::{Deadline, Domain, ListenerOptions};
 use portolan_measure::sampler::{clock_cost, median};
 
-use crate::calls::{Called, Calls, Service};
+use crate::calls::{Called, Calls, Service, Transport};
 use crate::claims::{self, table};
 use crate::clock::Timed;
 use crate::error::{LabError, Result};
@@ -38,7 +38,9 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
         it, while a handler of ours stays with its listener until it is taken back. A client's connection \
         makes two channels, presents them to a server in another process and waits for its \
         answer, for which the server starts a thread; leaving it waits for nobody. A call sends and \
-        receives 32 bytes.",
+        receives 32 bytes, between two processors. The paper speaks of connecting to a new object, and \
+        gives the sum of its Table 3 for that: so the claim is judged twice, by the sum of our steps, and \
+        by what a client takes.",
     needs: &[Need::Memory(256 << 20)],
     run,
 };
@@ -61,7 +63,7 @@ const SIZES: [(&str, u64); 2] = [("channel of 64 KiB", 1024), ("channel of 4 KiB
 struct Slice {
     steps: [[f64; 6]; 2],
     client: [f64; 2],
-    /// A call of clients that sleep, and of those that poll.
+    /// A call between two processors, of clients that sleep, and of those that poll.
     calls: [Option<f64>; 2],
 }
 
@@ -87,12 +89,16 @@ fn run(context: &Context<'_>) -> Result<Outcome> {
     let mut outcome = Outcome::default();
     let steps = Steps::new()?;
     steps.deliver()?;
-    let asleep = Calls::start(Called::Small, true, context.cpus)?;
-    let polling = match context.lacks(Need::Cpus(2)) {
-        None => Some(Calls::start(Called::Small, false, context.cpus)?),
+    // Between two processors, as the paper's.
+    let calls = |sleeps| {
+        let cpu = context.cpus.peer(0);
+        Calls::with(Transport::WHOLE, Called::Small, sleeps, cpu)
+    };
+    let [asleep, polling] = match context.lacks(Need::Cpus(2)) {
+        None => [Some(calls(true)?), Some(calls(false)?)],
         Some(why) => {
-            outcome.leave_out("calls that poll", why);
-            None
+            outcome.leave_out("calls between two processors", why);
+            [None, None]
         }
     };
     let service = Service::start(context.cpus.peer(0), true)?;
@@ -105,7 +111,7 @@ fn run(context: &Context<'_>) -> Result<Outcome> {
                 steps.measure(SIZES[1].1, rounds)?,
             ],
             client: connections(&service, rounds)?,
-            calls: [Some(&asleep), polling.as_ref()]
+            calls: [asleep.as_ref(), polling.as_ref()]
                 .map(|calls| calls.map(|calls| call(calls, budget)).transpose())
                 .into_iter()
                 .collect::<Result<Vec<_>>>()?
@@ -113,13 +119,13 @@ fn run(context: &Context<'_>) -> Result<Outcome> {
                 .unwrap_or_default(),
         });
     }
-    for calls in [Some(asleep), polling].into_iter().flatten() {
+    for calls in [asleep, polling].into_iter().flatten() {
         portolan_measure::run::Run::finish(Box::new(calls))?;
     }
     service.finish()?;
     outcome.tables.push(steps_table(&found));
     outcome.tables.push(calls_table(&found));
-    outcome.verdicts.push(amortised(&found));
+    outcome.verdicts.extend(amortised(&found));
     Ok(outcome)
 }
 
@@ -284,7 +290,7 @@ fn calls_needed(setup: f64, call: f64) -> f64 {
 fn calls_table(found: &[Slice]) -> Table {
     let columns = [
         ("set-up", Unit::Seconds),
-        ("call, asleep on one CPU", Unit::Seconds),
+        ("call, asleep on two CPUs", Unit::Seconds),
         ("calls until 10 %, asleep", Unit::Count),
         ("call, polling on two CPUs", Unit::Seconds),
         ("calls until 10 %, polling", Unit::Count),
@@ -302,16 +308,19 @@ fn calls_table(found: &[Slice]) -> Table {
             move |slice: &Slice| calls_needed(setup(slice), call(slice))
         };
         let paper = |figure: f64| (name == CHANNEL).then_some(figure);
-        let polls = found.iter().all(|slice| slice.calls[1].is_some());
-        let mut cells = vec![
+        let there = |way: usize| found.iter().all(|slice| slice.calls[way].is_some());
+        let cells = |way: usize| match there(way) {
+            true => [cell(found, call(way)), cell(found, needed(way))],
+            false => [Cell::default(); 2],
+        };
+        let ([slept, slept_needed], [polled, polled_needed]) = (cells(0), cells(1));
+        let cells = [
             cell(found, setup).beside(paper(paper::CONNECTION)),
-            cell(found, call(0)).beside(paper(paper::CALL)),
-            cell(found, needed(0)).beside(paper(calls_needed(paper::CONNECTION, paper::CALL))),
+            slept.beside(paper(paper::CALL)),
+            slept_needed.beside(paper(calls_needed(paper::CONNECTION, paper::CALL))),
+            polled,
+            polled_needed,
         ];
-        if polls {
-            cells.push(cell(found, call(1)));
-            cells.push(cell(found, needed(1)));
-        }
         table.row(name, cells);
     };
     row(CHANNEL, Slice::channel);
@@ -319,15 +328,18 @@ fn calls_table(found: &[Slice]) -> Table {
     row("of this, connecting", |slice| slice.client[0]);
     row("of this, leaving", |slice| slice.client[1]);
     table.note(
-        "The paper's interprocessor call is an interrupt at each end; a call of ours that sleeps \
-         is nearest to it.",
+        "The paper's interprocessor call is an interrupt at each end; a call of ours that sleeps, between \
+         two processors, is nearest to it. The paper sums its Table 3 and calls that connecting to a new \
+         object and disconnecting: its figures stand beside the same sum, and for a connection as a client \
+         has it look below.",
     )
 }
 
 const CHANNEL: &str = "a channel of 64 KiB";
 const CLIENT: &str = "a client of a server in another process";
 
-fn amortised(found: &[Slice]) -> Verdict {
+/// The paper's sum of steps is what it says that connecting takes: ours are two things.
+fn amortised(found: &[Slice]) -> [Verdict; 2] {
     let needed = |setup: fn(&Slice) -> f64, way: usize| {
         let setups: Vec<f64> = found.iter().map(setup).collect();
         let tenths: Vec<f64> = found
@@ -336,22 +348,34 @@ fn amortised(found: &[Slice]) -> Verdict {
             .collect();
         Beside::ratio(&setups, &tenths)
     };
-    let channel = claims::paired(needed(Slice::channel, 0));
-    let client = needed(Slice::client, 0);
-    let paragraph = format!(
-        "Table 3's steps are a tenth of {} calls that sleep. A whole client, for \
-         which a server in another process starts a thread, is a tenth of {}; the paper's figures \
-         are of the steps.",
-        claims::shown(channel, Unit::Count),
-        claims::shown(claims::paired(client), Unit::Count),
-    );
-    table::AMORTISE
-        .verdict(&[channel])
-        .because(paragraph)
-        .figure(
-            "calls that poll until 10 %, channel",
-            Unit::Count,
-            figure(needed(Slice::channel, 1)),
-        )
-        .figure("calls until 10 %, client", Unit::Count, figure(client))
+    let of = |name: &str, words: &str, setup: fn(&Slice) -> f64| {
+        let asleep = claims::paired(needed(setup, 0));
+        let polling = needed(setup, 1);
+        let paragraph = format!(
+            "{words} is a tenth of {} calls that sleep, and of {} that poll, between two processors.",
+            claims::shown(asleep, Unit::Count),
+            claims::shown(claims::paired(polling), Unit::Count),
+        );
+        table::AMORTISE
+            .verdict_of(name, &[asleep])
+            .because(paragraph)
+            .figure(
+                "set-up",
+                Unit::Seconds,
+                cell(found, setup).beside(paper::CONNECTION),
+            )
+            .figure("calls that poll until 10 %", Unit::Count, figure(polling))
+    };
+    [
+        of(
+            "the sum of Table 3's steps, which is the paper's figure",
+            "The sum of our steps, made in one process,",
+            Slice::channel,
+        ),
+        of(
+            "connecting to a server in another process, and leaving",
+            "Connecting as a client, for which a server in another process starts a thread, and leaving,",
+            Slice::client,
+        ),
+    ]
 }

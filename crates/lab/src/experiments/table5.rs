@@ -274,6 +274,11 @@ fn today(rows: &[Row], columns: &Columns, (id, title, ..): Way) -> Table {
         &format!("One message, {title}"),
         "system",
         &heading,
+    )
+    .note(
+        "Each column was measured after the other, all rows of it in turn: rows of a column compare, and \
+         columns do not. That a message which is used can seem no dearer than one that is not is the \
+         machine's pace, which changed between.",
     );
     for row in rows {
         let cell = |&(column, _): &(&'static str, Vec<Track>)| {

@@ -60,6 +60,15 @@ impl Scale {
                 power(self.range.start).ceil(),
                 power(self.range.end).floor(),
             );
+            if last - first < 2.0 && self.unit != Unit::Bytes {
+                // Fewer than three powers: what lies between them, too.
+                let steps = [1.0, 2.0, 5.0];
+                let powers = from_to(first - 1.0, last, 1.0);
+                return powers
+                    .flat_map(|power| steps.map(|times| times * base.powf(power)))
+                    .filter(|mark| self.has(*mark))
+                    .collect();
+            }
             let step = ((last - first + 1.0) / most as f64).ceil().max(1.0);
             // Counted from 1, so that bytes fall on 4, 16, 64 KiB and the like.
             let first = (first / step).ceil() * step;
@@ -75,6 +84,12 @@ impl Scale {
             .into_iter()
             .find(|step| *step >= rough)
             .unwrap_or(rough);
+        // There is no half of a thing that is counted.
+        let step = if self.unit == Unit::Count {
+            step.max(1.0)
+        } else {
+            step
+        };
         let first = (self.range.start / step).ceil();
         let last = (self.range.end / step).floor();
         from_to(first, last, 1.0)
@@ -143,6 +158,14 @@ mod tests {
         let marks = scale(&time, &[3e-6, 2e-3]).marks(8);
         let texts: Vec<String> = marks.iter().map(|m| Unit::Seconds.quote(*m)).collect();
         assert_eq!(texts, ["10 µs", "100 µs", "1 ms"]);
+        // One power only: the figures between are marked, too.
+        let time = Axis::log("time", Unit::Seconds);
+        let marks = scale(&time, &[2.5e-6, 22e-6]).marks(8);
+        let texts: Vec<String> = marks.iter().map(|m| Unit::Seconds.quote(*m)).collect();
+        assert_eq!(texts, ["5 µs", "10 µs", "20 µs"]);
+        let count = Axis::linear("forwarders", Unit::Count);
+        let marks = scale(&count, &[0.0, 4.0]).marks(9);
+        assert_eq!(marks, [0.0, 1.0, 2.0, 3.0, 4.0]);
         let time = Axis::linear("time", Unit::Seconds);
         let marks = scale(&time, &[1.0, 9.0]).marks(5);
         assert_eq!(marks, [0.0, 2.0, 4.0, 6.0, 8.0]);

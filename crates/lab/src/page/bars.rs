@@ -3,11 +3,11 @@
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use super::svg::{GRID, INK, LEGEND, SERIES, WIDTH, broken};
+use super::svg::{GRID, INK, LINE, SERIES, TEXT, WIDTH, broken, legend_height};
 use crate::outcome::{Plot, Series};
 
 /// Room for the bars' names, at the left.
-const NAMES: i32 = 250;
+const NAMES: i32 = 235;
 /// From one bar to the next, and a bar's own height.
 const STEP: i32 = 36;
 const HEIGHT: i32 = 22;
@@ -23,11 +23,12 @@ pub(super) fn paint(plot: &Plot, svg: &mut String) -> Result<bool, Box<dyn std::
     }
     let bars = i32::try_from(plot.bars.len()).unwrap_or(i32::MAX);
     let bottom = ABOVE + bars * STEP;
-    let size = (WIDTH, u32::try_from(bottom + BELOW)?);
+    let legend = legend_height(plot.series.iter().map(|series| &series.name));
+    let size = (WIDTH, u32::try_from(bottom + BELOW + legend)?);
     let root = SVGBackend::with_string(svg, size).into_drawing_area();
-    let end = i32::try_from(WIDTH - LEGEND)? - 16;
+    let end = i32::try_from(WIDTH)? - 24;
     let at = |share: f64| NAMES + pixels(share * f64::from(end - NAMES));
-    let text = ("sans-serif", 13).into_font().color(&INK);
+    let text = ("sans-serif", TEXT).into_font().color(&INK);
     let centred = |h| text.pos(Pos::new(h, VPos::Center));
     for quarter in 0..=4 {
         let x = at(f64::from(quarter) / 4.0);
@@ -51,16 +52,15 @@ pub(super) fn paint(plot: &Plot, svg: &mut String) -> Result<bool, Box<dyn std::
             root.draw(&Rectangle::new(corners, colour(series).filled()))?;
         }
     }
-    let left = end + 24;
-    let mut y = 24;
+    let left = NAMES;
+    let mut y = bottom + BELOW + LINE / 2;
     for series in &plot.series {
         let sign = [(left, y - 6), (left + 18, y + 6)];
         root.draw(&Rectangle::new(sign, colour(series).filled()))?;
-        for (row, part) in broken(&series.name).into_iter().enumerate() {
-            y += if row == 0 { 0 } else { 16 };
+        for part in broken(&series.name) {
             root.draw(&Text::new(part, (left + 26, y), centred(HPos::Left)))?;
+            y += LINE;
         }
-        y += 23;
     }
     root.present()?;
     Ok(true)

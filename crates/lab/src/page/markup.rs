@@ -18,19 +18,41 @@ pub(super) fn escape(text: &str) -> String {
     safe
 }
 
+/// The same, and what stands between backticks as code.
+pub(super) fn inline(text: &str) -> String {
+    let safe = escape(text);
+    let parts: Vec<&str> = safe.split('`').collect();
+    // One that has no other is a backtick.
+    if parts.len().is_multiple_of(2) {
+        return safe;
+    }
+    let part = |(at, part): (usize, &&str)| match at % 2 {
+        0 => (*part).to_owned(),
+        _ => format!("<code>{part}</code>"),
+    };
+    parts.iter().enumerate().map(part).collect()
+}
+
 /// `<tag>text</tag>`, the text made harmless.
 pub(super) fn element(tag: &str, text: &str) -> String {
-    format!("<{tag}>{}</{tag}>\n", escape(text))
+    format!("<{tag}>{}</{tag}>\n", inline(text))
 }
 
 /// The same with a class.
 pub(super) fn classed(tag: &str, class: &str, text: &str) -> String {
-    format!("<{tag} class=\"{class}\">{}</{tag}>\n", escape(text))
+    format!("<{tag} class=\"{class}\">{}</{tag}>\n", inline(text))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_stands_between_backticks_is_code() {
+        assert_eq!(inline("run `a<b` and c"), "run <code>a&lt;b</code> and c");
+        assert_eq!(inline("a ` b"), "a ` b");
+        assert_eq!(inline("`a``b`"), "<code>a</code><code>b</code>");
+    }
 
     #[test]
     fn text_stays_text() {

@@ -17,6 +17,8 @@ use markup::{classed, element, escape};
 
 pub(crate) use svg::file as plot_file;
 
+/// Quartiles that are farther apart than this part of their middle are shown with it.
+const FAR: f64 = 0.5;
 /// A table with more columns than this says paper and machine below each other.
 const SIDE_BY_SIDE: usize = 3;
 
@@ -55,7 +57,12 @@ fn head(report: &Report, earlier: Option<&Report>) -> String {
         "What the papers measured, measured again: the paper's figure beside this machine's, \
          and for each claim whether it holds here.",
     );
-    page += &classed("p", "muted", UNTOLD);
+    page += &classed("p", "muted", &report.covers());
+    page += &classed(
+        "p",
+        "muted",
+        &format!("{UNTOLD} Where the quartiles of a figure lie far apart they stand below it."),
+    );
     let kind = if machine.facts.virtual_machine {
         " (virtual machine)"
     } else {
@@ -237,7 +244,9 @@ fn class(answer: Answer) -> &'static str {
         Answer::Holds => "holds",
         Answer::DoesNotHold => "fails",
         Answer::CannotTell => "open",
-        Answer::Model | Answer::Fit | Answer::NotBuilt => "unjudged",
+        Answer::Model | Answer::Fit | Answer::NotBuilt | Answer::NoHardware | Answer::ByHand => {
+            "unjudged"
+        }
     }
 }
 
@@ -396,8 +405,12 @@ fn side_by_side(table: &Table, earlier: Earlier<'_>) -> String {
                 let title =
                     title.map_or_else(String::new, |t| format!(" title=\"{}\"", escape(&t)));
                 let of = named(&format!("{}, {name}", table.columns[*column].name));
+                let spread = match who {
+                    Who::Here => spread(table.columns[*column].unit, cell),
+                    _ => String::new(),
+                };
                 page += &format!(
-                    "<td{class}{of}{title}>{}</td>",
+                    "<td{class}{of}{title}>{}{spread}</td>",
                     escape(&text.unwrap_or_default())
                 );
             }
@@ -425,8 +438,9 @@ fn stacked(table: &Table, earlier: Earlier<'_>) -> String {
             let title = title.map_or_else(String::new, |t| format!(" title=\"{}\"", escape(&t)));
             let name = named(&table.columns[column].name);
             page += &format!(
-                "<td{name}{title}>{}",
-                escape(&of(Who::Here).unwrap_or_default())
+                "<td{name}{title}>{}{}",
+                escape(&of(Who::Here).unwrap_or_default()),
+                spread(table.columns[column].unit, cell)
             );
             if let Some(paper) = of(Who::Paper) {
                 let factor = of(Who::Factor);
@@ -455,9 +469,27 @@ fn named(name: &str) -> String {
     format!(" data-name=\"{}\"", escape(name))
 }
 
+/// What the middle half of the measurements lie between, to be seen at once where the ends are far
+/// apart: the figure says little then.
+fn spread(unit: Unit, cell: &Cell) -> String {
+    let far = |[lower, upper]: [f64; 2]| {
+        let middle = cell.here.unwrap_or(f64::NAN);
+        (upper - lower) > FAR * middle.abs()
+    };
+    let range = cell.range.filter(|range| far(*range));
+    range.map_or_else(String::new, |[lower, upper]| {
+        let (lower, upper) = (unit.show(lower), unit.show(upper));
+        format!("<span class=\"spread\">{lower} to {upper}</span>")
+    })
+}
+
 /// Says what the middle half of the measurements lie between.
 fn range(unit: Unit, cell: &Cell) -> Option<String> {
     let [lower, upper] = cell.range?;
     let (lower, upper) = (unit.show(lower), unit.show(upper));
+    // Of a count, and of what does not vary, there is nothing to say.
+    if lower == upper {
+        return None;
+    }
     Some(format!("half of them from {lower} to {upper}"))
 }

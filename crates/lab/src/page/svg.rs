@@ -13,10 +13,13 @@ use super::bars;
 use super::markup::escape;
 use crate::outcome::{Origin, Plot, Series};
 
-pub(super) const WIDTH: u32 = 860;
-const HEIGHT: u32 = 440;
-/// Room for the legend, at the right.
-pub(super) const LEGEND: u32 = 250;
+/// So narrow that its text can be read on a narrow screen, where it is drawn smaller.
+pub(super) const WIDTH: u32 = 520;
+const HEIGHT: u32 = 360;
+/// From line to line of the legend, below the graph.
+pub(super) const LINE: i32 = 20;
+/// Text of axes and legends.
+pub(super) const TEXT: i32 = 15;
 
 /// Stands for text and axes, lines of the grid, and the page.
 pub(super) const INK: RGBColor = RGBColor(1, 0, 0);
@@ -105,8 +108,12 @@ fn labelled(svg: &str, plot: &Plot) -> String {
 type Painted = Result<(), Box<dyn std::error::Error>>;
 
 fn paint(plot: &Plot, x: Scale, y: Scale, svg: &mut String) -> Painted {
-    let root = SVGBackend::with_string(svg, (WIDTH, HEIGHT)).into_drawing_area();
-    let (graph, legend) = root.split_horizontally(WIDTH - LEGEND);
+    let names = plot.series.iter().map(|series| &series.name);
+    let names = names.chain(plot.marks.iter().map(|mark| &mark.name));
+    let below = legend_height(names);
+    let size = (WIDTH, HEIGHT + u32::try_from(below)?);
+    let root = SVGBackend::with_string(svg, size).into_drawing_area();
+    let (graph, legend) = root.split_vertically(HEIGHT);
     let mut chart = ChartBuilder::on(&graph)
         .margin(12)
         .margin_right(16)
@@ -119,8 +126,8 @@ fn paint(plot: &Plot, x: Scale, y: Scale, svg: &mut String) -> Painted {
         .axis_style(INK)
         .bold_line_style(GRID)
         .light_line_style(TRANSPARENT)
-        .label_style(text(13))
-        .axis_desc_style(text(14))
+        .label_style(text(TEXT))
+        .axis_desc_style(text(TEXT))
         .x_desc(plot.x.name.as_str())
         .y_desc(plot.y.name.as_str())
         .draw()?;
@@ -137,6 +144,7 @@ fn paint(plot: &Plot, x: Scale, y: Scale, svg: &mut String) -> Painted {
             .filter(|[px, py]| x.has(*px) && y.has(*py));
         let drawn: Vec<(f64, f64)> = drawn.map(|[px, py]| (*px, *py)).collect();
         match series.origin {
+            _ if plot.apart => {}
             Origin::Here => {
                 chart.draw_series(LineSeries::new(drawn.clone(), colour.stroke_width(2)))?;
             }
@@ -149,54 +157,59 @@ fn paint(plot: &Plot, x: Scale, y: Scale, svg: &mut String) -> Painted {
             mark(&root, chart.backend_coord(&point), colour, shape)?;
         }
     }
-    explain(plot, &legend, &text(13))?;
+    explain(plot, &legend, &text(TEXT))?;
     root.present()?;
     Ok(())
 }
 
-/// Names each line, at the right.
+/// Pixels of a legend with these names.
+pub(super) fn legend_height<'a>(names: impl Iterator<Item = &'a String>) -> i32 {
+    let lines = names.map(|name| broken(name).len()).sum::<usize>();
+    i32::try_from(lines).unwrap_or(0) * LINE + LINE
+}
+
+/// Names each line, below.
 fn explain(
     plot: &Plot,
     legend: &DrawingArea<SVGBackend<'_>, Shift>,
     text: &TextStyle<'_>,
 ) -> Painted {
     let text = text.pos(Pos::new(HPos::Left, VPos::Center));
-    let mut y = 24;
+    let mut y = LINE / 2;
     for series in &plot.series {
         let (colour, shape) = look(series);
-        let line = vec![(0, y), (34, y)];
+        let line = vec![(LEFT - 17, y), (LEFT + 17, y)];
         match series.origin {
+            _ if plot.apart => {}
             Origin::Here => legend.draw(&PathElement::new(line, colour.stroke_width(2)))?,
             Origin::Paper => {
                 legend.draw(&DashedPathElement::new(line, 6, 4, colour.stroke_width(2)))?;
             }
         }
-        mark(legend, (17, y), colour, shape)?;
-        for (row, part) in broken(&series.name).into_iter().enumerate() {
-            y += if row == 0 { 0 } else { 16 };
-            legend.draw(&Text::new(part, (42, y), text.clone()))?;
+        mark(legend, (LEFT, y), colour, shape)?;
+        for part in broken(&series.name) {
+            legend.draw(&Text::new(part, (LEFT + 25, y), text.clone()))?;
+            y += LINE;
         }
-        y += 23;
     }
     for mark in &plot.marks {
         legend.draw(&DashedPathElement::new(
-            vec![(17, y - 8), (17, y + 8)],
+            vec![(LEFT, y - 8), (LEFT, y + 8)],
             2,
             3,
             INK,
         ))?;
-        for (row, part) in broken(&mark.name).into_iter().enumerate() {
-            y += if row == 0 { 0 } else { 16 };
-            legend.draw(&Text::new(part, (42, y), text.clone()))?;
+        for part in broken(&mark.name) {
+            legend.draw(&Text::new(part, (LEFT + 25, y), text.clone()))?;
+            y += LINE;
         }
-        y += 23;
     }
     Ok(())
 }
 
 /// A legend's text in lines that fit.
 pub(super) fn broken(name: &str) -> Vec<String> {
-    const LINE: usize = 31;
+    const LINE: usize = 52;
     let mut lines: Vec<String> = Vec::new();
     for word in name.split_whitespace() {
         match lines.last_mut() {
@@ -210,11 +223,17 @@ pub(super) fn broken(name: &str) -> Vec<String> {
     lines
 }
 
-/// Colour and shape of a series.
+/// Where the legend's signs are.
+const LEFT: i32 = 40;
+
+/// Colour and shape of a series: twelve of them differ in one or the other.
 fn look(series: &Series) -> (RGBColor, usize) {
-    let at = usize::from(series.colour) % SERIES.len();
-    (SERIES[at], at)
+    let at = usize::from(series.colour);
+    (SERIES[at % SERIES.len()], at % SHAPES)
 }
+
+/// Shapes of points.
+const SHAPES: usize = 4;
 
 /// One point, by shape as well as by colour.
 fn mark(
@@ -225,7 +244,7 @@ fn mark(
 ) -> Painted {
     let filled = colour.filled();
     let (x, y) = at;
-    match shape % 4 {
+    match shape {
         0 => area.draw(&Circle::new(at, 4, filled))?,
         1 => area.draw(&TriangleMarker::new(at, 5, filled))?,
         2 => area.draw(&Rectangle::new([(x - 3, y - 3), (x + 4, y + 4)], filled))?,
@@ -278,6 +297,34 @@ mod tests {
             .descendants()
             .filter(|node| node.tag_name().name() == "circle");
         assert_eq!(circles.count(), 2 * 3);
+    }
+
+    #[test]
+    fn twelve_series_look_different() {
+        let series = |colour| Series {
+            name: String::new(),
+            origin: Origin::Here,
+            colour,
+            points: Vec::new(),
+        };
+        for one in 0..12 {
+            for other in 0..one {
+                let (a, b) = (look(&series(one)), look(&series(other)));
+                assert!(a != b, "{one} and {other}");
+            }
+        }
+    }
+
+    #[test]
+    fn points_that_lie_apart_are_not_joined() {
+        let joined = draw(&plot()).unwrap();
+        let apart = draw(&plot().of_points()).unwrap();
+        let lines = |svg: &str| svg.matches("<polyline").count();
+        assert!(lines(&apart) < lines(&joined));
+        assert_eq!(
+            apart.matches("<circle").count(),
+            joined.matches("<circle").count()
+        );
     }
 
     #[test]

@@ -100,6 +100,8 @@ fn whole(findings: &Findings) -> Table {
         ("end to end, trimmed", Unit::Seconds),
         ("sum to end, trimmed", Unit::Share),
         ("ways", Unit::Count),
+        ("rounds a repetition, fewest", Unit::Count),
+        ("rounds, most", Unit::Count),
         ("left aside", Unit::Share),
     ];
     let mut table = Table::new("closure", "The sum of the segments", "run", &columns);
@@ -115,18 +117,26 @@ fn whole(findings: &Findings) -> Table {
                 figures.plain.trimmed.cell(),
                 Cell::here(figures.total() / figures.plain.trimmed.mean),
                 Cell::here(figures.ways as f64),
+                Cell::here(figures.rounds[0]),
+                Cell::here(figures.rounds[1]),
                 Cell::here(figures.odd),
             ],
         );
     }
     table.note(format!(
-        "The ways of all {} repetitions. From first to last probe is one subtraction, less the \
+        "The ways of all {} repetitions; a round of two processes is two ways, one of one process one. From first to last probe is one subtraction, less the \
          probes' price: by construction the sum. End to end is one way of a message with a probe \
          at either end only. A probe costs {}, which is taken off; the clock counts in steps of \
-         {}. Left aside: ways on which the receiver was not asleep yet.",
+         {}. Left aside: ways on which the receiver was not asleep yet.{}",
         findings.repetitions,
         Unit::Seconds.show(findings.price.mean),
         Unit::Seconds.show(findings.step),
+        if findings.on_one_processor() {
+            " Both share one processor here: who is woken runs at once, and answers one that has \
+             stood still and is not asleep."
+        } else {
+            ""
+        }
     ))
 }
 
@@ -183,7 +193,7 @@ fn figure_5(findings: &Findings) -> Table {
 
 fn figure_6(findings: &Findings) -> Table {
     let columns = [
-        ("here", Unit::Seconds),
+        ("mean", Unit::Seconds),
         ("trimmed", Unit::Seconds),
         ("deviation", Unit::Seconds),
         ("variation", Unit::Share),
@@ -221,13 +231,19 @@ fn figure_6(findings: &Findings) -> Table {
             ],
         );
     }
-    table.note(
+    let before = if findings.on_one_processor() {
+        "so has this run, but only its ways to a receiver that is asleep count"
+    } else {
+        "ours does that on another one, while the sender is at work, so it is not in here: on one \
+         processor, who is woken runs at once and answers one that is not asleep, and half of the ways \
+         would have no wake"
+    };
+    table.note(format!(
         "Two processes in a guarded domain, pages opened by the touch, the receiver asleep. \
          The paper's system entered a kernel, we do not: those lines are empty. It had one \
-         processor, so its total holds what its receiver did before it was blocked; ours does \
-         that while the sender is at work. A deviation of several segments is that of \
-         independent ones.",
-    )
+         processor, so its total holds what its receiver did before it was blocked; {before}. A \
+         deviation of several segments is that of independent ones.",
+    ))
 }
 
 /// Several segments as one: means add, and so do variances.
@@ -414,7 +430,31 @@ fn sums(findings: &Findings) -> Table {
 
 /// Data movement's share of a message of `bytes`, in one extent or in the paper's pages.
 pub(super) fn data_share(findings: &Findings, kind: Kind, bytes: usize, one: bool) -> Option<f64> {
-    let figures = match (bytes, kind) {
+    let figures = loaded(findings, kind, bytes, one)?;
+    Some(data(figures) / figures.total())
+}
+
+/// The same of all that both sides do for a message, as in the paper's whole: with what they do beside
+/// the way. None where both share one processor, and waiting for it is in that.
+pub(super) fn data_share_of_all(findings: &Findings, kind: Kind, bytes: usize) -> Option<f64> {
+    if findings.on_one_processor() {
+        return None;
+    }
+    share_of_all(loaded(findings, kind, bytes, false)?)
+}
+
+fn share_of_all(figures: &Figures) -> Option<f64> {
+    let all = figures.total() + figures.beside_total();
+    (all > 0.0).then(|| data(figures) / all)
+}
+
+fn data(figures: &Figures) -> f64 {
+    figures.sum(|part| tree::kind(part) == tree::Kind::Data)
+}
+
+/// The run of a message of `bytes`.
+fn loaded(findings: &Findings, kind: Kind, bytes: usize, one: bool) -> Option<&Figures> {
+    Some(match (bytes, kind) {
         (PAGE, Kind::GuardedAsleep) => &findings.asleep,
         (PAGE, _) => findings.polling.as_ref()?,
         _ => {
@@ -422,18 +462,24 @@ pub(super) fn data_share(findings: &Findings, kind: Kind, bytes: usize, one: boo
             let mut found = findings.larger.iter();
             &found.find(|(k, load, _)| *k == kind && of(load))?.2
         }
-    };
-    let data = figures.sum(|part| tree::kind(part) == tree::Kind::Data);
-    Some(data / figures.total())
+    })
 }
 
 fn data_movement(findings: &Findings) -> Table {
-    let columns = [
-        ("asleep, extents of 8 KiB", Unit::Share),
-        ("asleep, one extent", Unit::Share),
-        ("awake, extents of 8 KiB", Unit::Share),
-        ("awake, one extent", Unit::Share),
+    let all = [
+        ("asleep, extents of 8 KiB", Kind::GuardedAsleep, false),
+        ("asleep, one extent", Kind::GuardedAsleep, true),
+        ("awake, extents of 8 KiB", Kind::GuardedAwake, false),
+        ("awake, one extent", Kind::GuardedAwake, true),
     ];
+    // None is awake where there is one processor.
+    let measured = all.into_iter().filter(|(_, kind, one)| {
+        DATA_SHARES
+            .iter()
+            .any(|&(bytes, _)| data_share(findings, *kind, bytes, *one).is_some())
+    });
+    let ways: Vec<_> = measured.collect();
+    let columns: Vec<(&str, Unit)> = ways.iter().map(|(name, ..)| (*name, Unit::Share)).collect();
     let mut table = Table::new(
         "data-movement",
         "The share of data movement",
@@ -441,22 +487,19 @@ fn data_movement(findings: &Findings) -> Table {
         &columns,
     );
     for (bytes, paper) in DATA_SHARES {
-        let share = |kind, one| {
-            data_share(findings, kind, bytes, one).map_or_else(Cell::default, Cell::here)
+        let share = |(at, &(_, kind, one)): (usize, &(&str, Kind, bool))| {
+            let share = data_share(findings, kind, bytes, one);
+            let cell = share.map_or_else(Cell::default, Cell::here);
+            // The paper's way is the first.
+            cell.beside((at == 0).then_some(paper))
         };
-        table.row(
-            Unit::Bytes.show(bytes as f64),
-            [
-                share(Kind::GuardedAsleep, false).beside(paper),
-                share(Kind::GuardedAsleep, true),
-                share(Kind::GuardedAwake, false),
-                share(Kind::GuardedAwake, true),
-            ],
-        );
+        let cells: Vec<Cell> = ways.iter().enumerate().map(share).collect();
+        table.row(Unit::Bytes.show(bytes as f64), cells);
     }
     table.note(
         "Two processes, guarded, on demand, every page accessed. Asleep, the other process is \
-         woken through the kernel; awake, it polls.",
+         woken through the kernel; awake, it polls. Of the way alone: what both do beside it, which the \
+         paper's one processor had in its whole, is not in here; the share with it stands at the verdict.",
     )
 }
 
@@ -522,14 +565,24 @@ fn segments(at: usize, name: &str, figures: &Figures, findings: &Findings) -> Ta
     } else {
         ""
     };
-    table.note(below + difference)
+    let beside = if figures.beside.is_empty() {
+        ""
+    } else if findings.on_one_processor() {
+        " Beside the way: what a process does after it has waked the other, or before it sleeps. Both \
+         share one processor: the time in which the other runs instead is in it, so it can be longer \
+         than the way."
+    } else {
+        " Beside the way: what a process does after it has waked the other, or before it sleeps, while \
+         the other is at work on its own processor."
+    };
+    table.note(below + difference + beside)
 }
 
 /// Figure 5 as a line: with how much of the time the coefficient stays below what.
 fn variation_plot(findings: &Findings) -> Plot {
     let mut plot = Plot::new(
         "figure-5",
-        "Figure 5: coefficients of variation (trimmed), steadiest segments first",
+        "Figure 5: coefficients of variation, steadiest segments first",
         Axis::linear("share of the time so far", Unit::Share),
         Axis::log("deviation / mean", Unit::Share),
     );
@@ -543,7 +596,8 @@ fn variation_plot(findings: &Findings) -> Plot {
         let mut segments: Vec<(f64, f64)> = figures
             .segments
             .iter()
-            .map(|s| (s.time.trimmed, s.time.trimmed.mean / figures.total()))
+            // All rounds, as the verdict and the paper have it.
+            .map(|s| (s.time.raw, s.time.raw.mean / figures.total_raw()))
             .filter(|(time, _)| time.mean > 0.0)
             .map(|(time, share)| (time.variation(), share))
             .collect();
@@ -582,4 +636,34 @@ fn function_plot(findings: &Findings) -> Plot {
         );
     }
     plot
+}
+
+#[cfg(test)]
+mod tests {
+    use portolan::probes::Point;
+
+    use super::super::statistics::Statistics;
+    use super::super::trace::Passage;
+    use super::super::trace::tests::trace;
+    use super::*;
+
+    #[test]
+    fn the_share_of_all_counts_what_is_done_beside_the_way() {
+        let mut statistics = Statistics::new(2.0);
+        // Ten before the wake is due; then thirty beside the way, which the other does not wait for.
+        let from = [
+            (Point::GuardClosed, 6),
+            (Point::WakeFound, 10),
+            (Point::WakeCalled, 40),
+        ];
+        let to = [(Point::SleepWoken, 15), (Point::AccessDone, 20)];
+        statistics.way(Passage::WAKE, 0, &trace(0, &from), &trace(0, &to));
+        statistics.end_batch();
+        statistics.close(0.0);
+        let figures = statistics.figures(1.0);
+        assert_eq!((figures.total(), figures.beside_total()), (20.0, 30.0));
+        let share = share_of_all(&figures).unwrap();
+        assert!((share - data(&figures) / 50.0).abs() < 1e-9, "{share}");
+        assert!(share > 0.0);
+    }
 }

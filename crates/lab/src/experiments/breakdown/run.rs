@@ -17,11 +17,49 @@ use crate::experiment::{Context, Need};
 use crate::outcome::Outcome;
 use portolan_measure::sampler::median;
 
+/// How many rounds a repetition has.
+#[derive(Clone, Copy)]
+struct Bound {
+    most: usize,
+    /// So many, however long they take.
+    least: usize,
+    /// Beyond the least, no batch begins later.
+    within: Duration,
+}
+
+impl Bound {
+    /// So many, however long they take.
+    const fn exactly(rounds: usize) -> Self {
+        Self {
+            most: rounds,
+            least: rounds,
+            within: Duration::ZERO,
+        }
+    }
+
+    /// How many more a repetition has, at the most, that has done so many in such a time.
+    fn left(self, done: usize, elapsed: Duration) -> usize {
+        let until = if elapsed < self.within {
+            self.most
+        } else {
+            self.least
+        };
+        until.saturating_sub(done)
+    }
+}
+
+/// A repetition of the main runs. A wake can take so long that a million of them take minutes.
+const MAIN: Bound = Bound {
+    most: 1_000_000,
+    least: 100_000,
+    within: Duration::from_secs(15),
+};
+
 /// How much is done.
 struct Effort {
     repetitions: usize,
     /// Round trips, and rounds alone, of the main runs.
-    rounds: usize,
+    rounds: Bound,
     /// Of the others, whose means are as steady with less.
     fewer: usize,
     /// Of those that only have to be compared with one another.
@@ -51,6 +89,13 @@ pub(super) struct Findings {
     pub(super) larger: Vec<(Kind, Load, Figures)>,
 }
 
+impl Findings {
+    /// Whether both processes shared one processor.
+    pub(super) fn on_one_processor(&self) -> bool {
+        self.polling.is_none()
+    }
+}
+
 /// What a further extent costs: three ways to use a message, as the paper's cross-check has
 /// them.
 pub(super) const USES: [(&str, Access, bool); 3] = [
@@ -67,7 +112,7 @@ pub(super) const MOST: usize = 3;
 pub(super) fn run(context: &Context<'_>) -> Result<Outcome> {
     let effort = Effort {
         repetitions: context.pick(3, 10),
-        rounds: context.pick(200, 1_000_000),
+        rounds: context.pick(Bound::exactly(200), MAIN),
         fewer: context.pick(100, 100_000),
         fewest: context.pick(100, 10_000),
     };
@@ -134,7 +179,7 @@ fn measure(context: &Context<'_>, effort: &Effort, awake: bool) -> Result<Findin
         asleep.repeat(effort.rounds, price)?;
         say("two processes, awake");
         if let Some(polling) = &mut polling {
-            polling.repeat(effort.fewer, price)?;
+            polling.repeat(Bound::exactly(effort.fewer), price)?;
         }
         if let Some(polling) = &mut trusted_polling {
             polling.repeat(effort.rounds, price)?;
@@ -144,14 +189,14 @@ fn measure(context: &Context<'_>, effort: &Effort, awake: bool) -> Result<Findin
             single.repeat(effort.rounds, price)?;
         }
         for single in [&mut guarded_most, &mut opened] {
-            single.repeat(effort.fewer, price)?;
+            single.repeat(Bound::exactly(effort.fewer), price)?;
         }
         beginnings.repeat(effort.fewer, price)?;
         say("further extents");
         increments.repeat(effort.fewer, price)?;
         say("larger messages");
         for (_, _, pair) in &mut larger {
-            pair.repeat(effort.fewest, price)?;
+            pair.repeat(Bound::exactly(effort.fewest), price)?;
         }
     }
     let differences = beginnings.differences(tick);
@@ -209,13 +254,13 @@ impl Rounds for Alone {
 fn repeat(
     work: &mut impl Rounds,
     statistics: &mut Statistics,
-    rounds: usize,
+    bound: Bound,
     price: f64,
 ) -> Result<()> {
-    let mut left = rounds;
+    let (begun, mut done) = (Instant::now(), 0);
     for batch in 0.. {
-        let rounds = left.min(BATCH);
-        left -= rounds;
+        let rounds = bound.left(done, begun.elapsed()).min(BATCH);
+        done += rounds;
         if rounds == 0 {
             break;
         }
@@ -243,8 +288,8 @@ impl Paired {
         })
     }
 
-    fn repeat(&mut self, rounds: usize, price: f64) -> Result<()> {
-        repeat(&mut self.pair, &mut self.statistics, rounds, price)
+    fn repeat(&mut self, bound: Bound, price: f64) -> Result<()> {
+        repeat(&mut self.pair, &mut self.statistics, bound, price)
     }
 
     fn finish(self, tick: f64) -> Result<Figures> {
@@ -267,8 +312,8 @@ impl Single {
         }
     }
 
-    fn repeat(&mut self, rounds: usize, price: f64) -> Result<()> {
-        repeat(&mut self.alone, &mut self.statistics, rounds, price)
+    fn repeat(&mut self, bound: Bound, price: f64) -> Result<()> {
+        repeat(&mut self.alone, &mut self.statistics, bound, price)
     }
 }
 
@@ -395,4 +440,57 @@ fn step() -> f64 {
 /// than one.
 fn price() -> f64 {
     median((0..9).map(|_| probes::price(20_000)).collect()).unwrap_or(0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Counts what it is asked for.
+    #[derive(Default)]
+    struct Counted {
+        plain: usize,
+        probed: usize,
+    }
+
+    impl Rounds for Counted {
+        fn plain(&mut self, rounds: usize, _: &mut Statistics) -> Result<()> {
+            self.plain += rounds;
+            Ok(())
+        }
+
+        fn probed(&mut self, rounds: usize, _: &mut Statistics) -> Result<()> {
+            self.probed += rounds;
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_repetition_ends_at_its_time_but_not_before_its_least() {
+        for (within, probed, plain) in [
+            // No time at all: the least, and of it every fifth batch without probes, too.
+            (Duration::ZERO, 6 * BATCH + 1, BATCH + BATCH),
+            // All of it.
+            (Duration::MAX, 20 * BATCH, 4 * BATCH),
+        ] {
+            let bound = Bound {
+                most: 20 * BATCH,
+                least: 6 * BATCH + 1,
+                within,
+            };
+            let mut work = Counted::default();
+            repeat(&mut work, &mut Statistics::new(1.0), bound, 0.0).unwrap();
+            assert_eq!((work.probed, work.plain), (probed, plain), "{within:?}");
+        }
+    }
+
+    #[test]
+    fn the_main_runs_are_the_papers_unless_they_take_too_long() {
+        let (soon, late) = (Duration::ZERO, Duration::from_secs(15));
+        assert_eq!(MAIN.left(0, soon), 1_000_000);
+        assert_eq!(MAIN.left(400_000, soon), 600_000);
+        assert_eq!(MAIN.left(400_000, late), 0);
+        assert_eq!(MAIN.left(40_000, late), 60_000);
+        assert_eq!(Bound::exactly(7).left(3, late), 4);
+    }
 }

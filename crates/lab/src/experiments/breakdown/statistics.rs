@@ -160,6 +160,9 @@ pub(super) struct Statistics {
     /// Ways that do not count: the receiver was not asleep yet, or woke twice.
     odd: u64,
     ways: u64,
+    /// The ways of all repetitions up to the one that is under way, and of each before.
+    closed: u64,
+    repetitions: Vec<u64>,
     /// What was passed beside the way.
     beside: [bool; POINTS],
     on_way: [bool; POINTS],
@@ -180,6 +183,8 @@ impl Statistics {
             plains: Vec::new(),
             odd: 0,
             ways: 0,
+            closed: 0,
+            repetitions: Vec::new(),
             beside: [false; POINTS],
             on_way: [false; POINTS],
         }
@@ -256,6 +261,8 @@ impl Statistics {
 
     /// Ends a repetition; its ways' trimmed mean in ticks. `price` is a probe's.
     pub(super) fn close(&mut self, price: f64) -> Option<f64> {
+        self.repetitions.push(self.ways - self.closed);
+        self.closed = self.ways;
         for (sums, means) in self.parts.iter_mut().zip(&mut self.means) {
             means.extend(sums.close(price));
         }
@@ -305,6 +312,14 @@ impl Statistics {
             whole: both(&self.wholes),
             plain: both(&self.plains),
             ways: self.ways,
+            rounds: {
+                let rounds = || {
+                    let all = self.repetitions.iter();
+                    all.map(|ways| *ways as f64 / self.ways_a_round)
+                };
+                [rounds().reduce(f64::min), rounds().reduce(f64::max)]
+                    .map(Option::unwrap_or_default)
+            },
             odd: self.odd as f64 / (self.ways.max(1)) as f64,
         }
     }
@@ -339,6 +354,8 @@ pub(super) struct Figures {
     /// Ways that were looked at, and the share of those that do not count.
     pub(super) ways: u64,
     pub(super) odd: f64,
+    /// Rounds with probes: of the repetition that has the fewest, and of the one that has the most.
+    pub(super) rounds: [f64; 2],
 }
 
 impl Figures {
@@ -346,6 +363,11 @@ impl Figures {
     pub(super) fn sum(&self, which: impl Fn(Part) -> bool) -> f64 {
         let picked = self.segments.iter().filter(|s| which(s.part));
         picked.map(|s| s.time.trimmed.mean).sum()
+    }
+
+    /// Of what each side does while the other is at work, trimmed.
+    pub(super) fn beside_total(&self) -> f64 {
+        self.beside.iter().map(|s| s.time.trimmed.mean).sum()
     }
 
     /// Of all.
@@ -501,6 +523,19 @@ mod tests {
         assert_eq!(figures.total(), 30.0);
         assert!((figures.total_raw() - figures.whole.raw.mean).abs() < 1e-9);
         assert!(figures.whole.raw.mean > 200.0);
+    }
+
+    #[test]
+    fn a_repetition_has_the_rounds_that_it_had() {
+        let mut statistics = Statistics::new(2.0);
+        for ways in [8, 4, 6] {
+            for _ in 0..ways {
+                statistics.round(&trace(0, &[(Point::AccessDone, 1)]));
+            }
+            statistics.end_batch();
+            statistics.close(0.0);
+        }
+        assert_eq!(statistics.figures(1.0).rounds, [2.0, 4.0]);
     }
 
     #[test]

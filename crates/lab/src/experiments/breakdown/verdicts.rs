@@ -3,7 +3,8 @@
 use portolan::probes::Letter;
 
 use super::figures::{
-    DATA_SHARES, STEADY, data_share, further, further_deviation, runs, steady, three_sums,
+    DATA_SHARES, STEADY, data_share, data_share_of_all, further, further_deviation, runs, steady,
+    three_sums,
 };
 use super::pair::Kind;
 use super::run::Findings;
@@ -48,7 +49,8 @@ fn closes(findings: &Findings) -> [Verdict; 2] {
         .filter_map(|(name, figures)| Some((*name, off(figures)?)))
         .max_by(|(_, one), (_, other)| one.middle().total_cmp(&other.middle()));
     let own_words = format!(
-        "The segments of the paper's sequence (two processes in a guarded domain, asleep), added up, \
+        "The segments of the paper's sequence (two processes in a guarded domain, asleep; here each \
+         on a processor of its own), added up, \
          are {} off the same way with a probe at either end only, without the slowest twentieth of \
          the ways.",
         claims::shown(own, Unit::Share),
@@ -80,7 +82,8 @@ fn is_steady(findings: &Findings) -> Verdict {
         .filter(|s| s.mean > 0.0 && 1.96 * s.variation() < 0.10)
         .count();
     let paragraph = format!(
-        "Of all rounds, as in the paper, {below} of {all} segments of the paper's sequence stay below \
+        "Of all rounds, as in the paper (whose two processes shared one processor; here each has its \
+         own), {below} of {all} segments of the paper's sequence stay below \
          {}; they hold {} of the time. For {narrow} the 95 % interval lies within 10 % of the mean. \
          (Without the slowest twentieth of the ways it is {trimmed}, and {}.)",
         Unit::Share.show(STEADY),
@@ -162,20 +165,30 @@ fn data_dominates(findings: &Findings) -> Verdict {
         let share = |at: Option<&(usize, f64, f64)>| at.map(|(_, share, _)| *share);
         (share(shares.first()), share(shares.last()))
     };
-    let ((small, large), (_, large_awake)) = (ends(&asleep), ends(&awake));
+    let ((way_small, way_large), (_, large_awake)) = (ends(&asleep), ends(&awake));
+    // Judged with what both do beside the way, as far as it is known.
+    let of_all = |at: usize, way: Option<f64>| {
+        data_share_of_all(findings, Kind::GuardedAsleep, DATA_SHARES[at].0).or(way)
+    };
+    let (small, large) = (of_all(0, way_small), of_all(2, way_large));
     let estimate = |share: Option<f64>| share.and_then(Estimate::exact);
     let grows = claims::ratio(estimate(large), estimate(small));
     let one = data_share(findings, Kind::GuardedAsleep, DATA_SHARES[2].0, true);
     let switch = findings.asleep.sum(|part| part == Part::Passage);
+    let awake_words = large_awake.map_or_else(String::new, |share| {
+        format!("; where it polls, {} of 64 KiB", percent(Some(share)))
+    });
     let paragraph = format!(
         "In extents of 8 KiB, each opened by its own touch, data movement takes {} of an 8 KiB \
          message and {} of a 64 KiB one, where the receiver is asleep as in the paper and waking it \
-         takes {}; where it polls, {} of 64 KiB. In one extent of 64 KiB, asleep, it is {}, because \
-         what is closed and opened together is paid once.",
+         takes {}{awake_words}. That is of all that both sides do, as in the paper's whole; of the way \
+         from one processor to the other alone it is {} and {}. In one extent of 64 KiB, asleep, it is \
+         {} of the way, because what is closed and opened together is paid once.",
         percent(small),
         percent(large),
         Unit::Seconds.show(switch),
-        percent(large_awake),
+        percent(way_small),
+        percent(way_large),
         percent(one),
     );
     let verdict = table::DATA_DOMINATES
@@ -188,7 +201,12 @@ fn data_dominates(findings: &Findings) -> Verdict {
     let verdict = asleep
         .into_iter()
         .fold(verdict, |verdict, (bytes, share, paper)| {
-            figure(verdict, size(bytes), share, Some(paper))
+            figure(
+                verdict,
+                format!("{}, of the way alone", size(bytes)),
+                share,
+                Some(paper),
+            )
         });
     awake
         .into_iter()
@@ -197,8 +215,10 @@ fn data_dominates(findings: &Findings) -> Verdict {
         })
 }
 
+/// As figures keep it, so that words and figures say the same.
 fn percent(share: Option<f64>) -> String {
-    share.map_or_else(|| "an unknown share".to_owned(), |s| Unit::Share.show(s))
+    let kept = share.and_then(|share| Cell::here(share).here);
+    kept.map_or_else(|| "an unknown share".to_owned(), |s| Unit::Share.show(s))
 }
 
 fn lazy(findings: &Findings) -> Verdict {

@@ -20,8 +20,8 @@ use portolan::{
 use portolan_measure::{MeasureError, payload};
 use serde::{Deserialize, Serialize};
 
-use super::pages;
 use crate::error::{LabError, Result};
+use crate::huge;
 
 /// How long a process looks for the domain, and for the next one's port.
 const MEETING: Duration = Duration::from_secs(60);
@@ -150,7 +150,7 @@ impl Owned {
     /// As the client: asks for a block; whether it lies on a huge page. None where the system does
     /// not tell.
     pub(super) fn ask_for_page(&mut self, ask: Ask) -> Result<Option<bool>> {
-        self.ask_and(ask, |block| pages::is_huge(block.as_ptr().addr()))
+        self.ask_and(ask, huge::holds)
     }
 
     fn ask_and<T>(&mut self, ask: Ask, look: impl FnOnce(&[u8]) -> T) -> Result<T> {

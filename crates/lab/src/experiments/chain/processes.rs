@@ -16,17 +16,13 @@ use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 use serde::{Deserialize, Serialize};
 
 use super::links::{Ask, Copied, End, Hint, Owned, Served};
-use super::pages;
 use crate::error::{LabError, Result};
+use crate::huge;
 
 /// Blocks of the served file.
 const BLOCKS: u32 = 8;
 /// Rounds before anything is timed.
 const WARM: u32 = 2;
-/// How often a chain is started anew whose blocks do not lie on huge pages.
-const ATTEMPTS: u32 = 5;
-/// How long before that.
-const REST: Duration = Duration::from_millis(100);
 /// A larger pipe and socket buffer, for the baselines at their best; what an unprivileged
 /// process may set.
 const BUFFER: usize = 1 << 20;
@@ -81,7 +77,7 @@ impl Chain {
         bytes: usize,
         cpus: &Cpus,
     ) -> Result<Self> {
-        let mut left = ATTEMPTS;
+        let mut left = huge::ATTEMPTS;
         loop {
             let chain = Self::start_once(carrier, forwarders, bytes, cpus)?;
             left -= 1;
@@ -89,8 +85,7 @@ impl Chain {
                 return Ok(chain);
             }
             Box::new(chain).finish()?;
-            // The kernel is asked no more for a while after it was slow.
-            std::thread::sleep(REST);
+            std::thread::sleep(huge::REST);
         }
     }
 
@@ -154,7 +149,7 @@ impl Chain {
         for _ in 0..WARM {
             chain.ask(false)?;
         }
-        if bytes >= pages::HUGE {
+        if bytes >= huge::PAGE {
             chain.huge = chain.pages()?;
         }
         Ok(chain)
@@ -163,14 +158,11 @@ impl Chain {
     /// Whether all blocks lie on huge pages; none where there are no pages of ours, or the system does
     /// not tell.
     fn pages(&mut self) -> Result<Option<bool>> {
-        let mut all = None;
-        if let Client::Owned(client) = &mut self.client {
-            for block in 0..BLOCKS {
-                let huge = client.ask_for_page(Ask { block, last: false })?;
-                all = huge.map(|huge| huge && all != Some(false)).or(all);
-            }
-        }
-        Ok(all)
+        let Client::Owned(client) = &mut self.client else {
+            return Ok(None);
+        };
+        let found = (0..BLOCKS).map(|block| client.ask_for_page(Ask { block, last: false }));
+        Ok(huge::all(found.collect::<Result<Vec<_>>>()?.into_iter()))
     }
 
     fn ask(&mut self, last: bool) -> Result<()> {

@@ -23,7 +23,8 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
     method: "A model adds up what one message of a cache line costs: work of processors, lines \
         filled from the nearest common cache, crossings of whatever lies beyond. Work, fills and \
         hops are the paper's Table 1 and its text. How many transactions the message is charged \
-        follows from its Figure 5: at a push 2 fills and 1 crossing, conventionally 4 and 5. Not \
+        is our reading of the text under Figure 5, which is a drawing without counts: at a push 2 fills and \
+        1 crossing, conventionally 4 and 5. Not \
         published is the queue in shared memory; 14 fills and 3 crossings bring the model \
         nearest to the paper's six shares. A hop is the 2 µs of Figures 7 and 8: with the 6.1 µs \
         named before Figure 6 no queue brings the shares near, so that is taken to be three \

@@ -20,8 +20,9 @@
 //! # What the paper does not say
 //!
 //! It publishes the times of the steps (Table 1), of a fill and of a hop, but not how many
-//! lines and crossings its simulation charges. Those of the message itself follow from its
-//! Figure 5 and its remark that beyond L2 there are twice as many transactions. Those
+//! lines and crossings its simulation charges. Those of the message itself are our reading of the
+//! text under its Figure 5, which is a drawing without counts, and of its remark that beyond L2
+//! there are twice as many transactions. Those
 //! of the queue, [`QUEUE`], are the whole numbers with which the model comes nearest to the
 //! six shares that the paper prints. That it then also gives the paper's null RPC, hardware and
 //! software, which took no part in the choice, speaks for it (see the tests).
@@ -39,7 +40,7 @@ pub(super) const PUSH: Transactions = Transactions {
     lines: 2,
     crossings: 1,
 };
-/// Figure 5's five; within L2, where a request and its response are one, two more than a push.
+/// Five, as we read the text under Figure 5; within L2, where a request and its response are one, two more than a push.
 pub(super) const CONVENTIONAL: Transactions = Transactions {
     lines: 4,
     crossings: 5,

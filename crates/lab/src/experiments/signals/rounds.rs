@@ -12,15 +12,10 @@ use std::time::{Duration, Instant};
 use portolan_measure::cpus;
 use portolan_measure::sampler::{clock_cost, median};
 
-use crate::steps::until;
+use crate::steps::{Padded, until};
 
 /// Rounds between two looks at the clock.
 const BATCH: usize = 50;
-
-/// A line of its own, and its neighbour, which processors fetch with it.
-#[derive(Debug, Default)]
-#[repr(align(128))]
-pub(super) struct Padded<T>(pub(super) T);
 
 /// How one message goes there.
 pub(crate) struct Ends {

@@ -1,14 +1,14 @@
 //! Sends a message of 32 bytes to another thread, in each of several ways.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use portolan::channel::{ChannelOptions, ReaderOptions};
 use portolan::{Deadline, Delivery, Domain, Listener, ListenerOptions, Note, Segment, Waiting};
 
-use super::rounds::{Ends, Padded};
+use super::rounds::Ends;
 use crate::error::{LabError, Result};
-use crate::steps::{PATIENCE, until};
+use crate::steps::{Locked, PATIENCE, Padded, until};
 
 /// Words of a message: 32 bytes.
 const WORDS: usize = 4;
@@ -47,66 +47,39 @@ pub(super) fn line() -> Ends {
     )
 }
 
-/// A queue in shared memory with a lock, which holds addresses of messages that lie beside it.
-#[derive(Default)]
+/// The locked queue whose parts are timed alone, and the messages whose places it holds.
 struct Queue {
-    lock: Padded<AtomicBool>,
-    ends: Padded<[AtomicU64; 2]>,
-    entries: Padded<[AtomicU64; 32]>,
-    messages: [Message; 32],
+    places: Locked,
+    messages: [Message; SLOTS],
 }
 
 impl Queue {
-    fn locked<T>(&self, work: impl FnOnce(&[AtomicU64; 2]) -> T) -> T {
-        // Acquire and Release: what the lock guards is relaxed.
-        while self
-            .lock
-            .0
-            .compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed)
-            .is_err()
-        {
-            std::hint::spin_loop();
+    fn new() -> Self {
+        Self {
+            places: Locked::new(),
+            messages: std::array::from_fn(|_| Message::default()),
         }
-        let done = work(&self.ends.0);
-        self.lock.0.store(false, Ordering::Release);
-        done
-    }
-
-    fn at(&self, position: u64) -> usize {
-        usize::try_from(position).unwrap_or(0) % self.messages.len()
     }
 
     fn insert(&self, number: u64) {
-        let at = self.at(number);
+        let at = slot(number);
         write(&self.messages[at], number);
-        self.locked(|[_, tail]| {
-            let position = tail.load(Ordering::Relaxed);
-            self.entries.0[self.at(position)].store(at as u64, Ordering::Relaxed);
-            tail.store(position + 1, Ordering::Relaxed);
-        });
+        self.places.insert(at);
     }
 
     fn is_empty(&self) -> bool {
-        let [head, tail] = &self.ends.0;
-        head.load(Ordering::Relaxed) == tail.load(Ordering::Relaxed)
+        self.places.is_empty()
     }
 
     fn remove(&self, number: u64) -> bool {
-        let at = self.locked(|[head, tail]| {
-            let position = head.load(Ordering::Relaxed);
-            if position == tail.load(Ordering::Relaxed) {
-                return None;
-            }
-            head.store(position + 1, Ordering::Relaxed);
-            Some(self.entries.0[self.at(position)].load(Ordering::Relaxed))
-        });
-        at.is_some_and(|at| read(&self.messages[self.at(at)], number))
+        let at = self.places.remove();
+        at.is_some_and(|at| read(&self.messages[at], number))
     }
 }
 
 /// A locked queue that the receiver polls.
 pub(super) fn queue() -> Ends {
-    let queue = Arc::new(Queue::default());
+    let queue = Arc::new(Queue::new());
     let theirs = Arc::clone(&queue);
     Ends::new(
         move |number| queue.insert(number),
@@ -252,13 +225,14 @@ pub(crate) fn upcalls() -> Result<Ends> {
     Ok(Ends::new(send, receive).prepared(prepare))
 }
 
-/// A locked queue, a system call, and a thread that is interrupted by it: software only. (The
-/// signal brings an address of its own, which no code looks at.)
+/// A locked queue, a system call, and a thread that is interrupted by it: software only. The
+/// interrupt is a signal of the library's, which looks up its address and pushes it, too: an address
+/// that no code looks at.
 pub(crate) fn software() -> Result<Ends> {
     let (domain, segment) = shared(1)?;
     let noted = Noted::to(domain.clone(), segment.address());
     let prepare = noted.prepare();
-    let queue = Arc::new(Queue::default());
+    let queue = Arc::new(Queue::new());
     let theirs = Arc::clone(&queue);
     let send = move |number| {
         queue.insert(number);
@@ -268,12 +242,47 @@ pub(crate) fn software() -> Result<Ends> {
     Ok(Ends::new(send, receive).prepared(prepare))
 }
 
+/// A message of so many lines to a thread that looks at something else: it is interrupted at each
+/// line, or once at the message's end.
+pub(super) fn interrupted(lines: usize, at_each: bool) -> Result<Ends> {
+    let (domain, segment) = shared(lines)?;
+    let (start, theirs) = (segment.address(), segment.clone());
+    let last = (lines - 1) * LINE;
+    let noted = Noted::in_bytes(domain.clone(), start, lines * LINE);
+    let prepare = noted.prepare();
+    let send = move |number| {
+        for line in (0..lines).map(|line| line * LINE) {
+            for word in &segment.words()[line / 8..(line + LINE) / 8] {
+                word.store(number, Ordering::Relaxed);
+            }
+            if at_each || line == last {
+                // One who is not told does not answer, which the driver notices.
+                let _ = domain.signal(start + line);
+            }
+        }
+    };
+    let receive = move |number| {
+        loop {
+            let Some(address) = noted.next() else {
+                return false;
+            };
+            // The last line's signal is the message's end, of whichever message it is.
+            if address == start + last && theirs.words()[last / 8].load(Ordering::Relaxed) == number
+            {
+                return true;
+            }
+        }
+    };
+    Ok(Ends::new(send, receive).prepared(prepare))
+}
+
 /// What interrupts the receiving thread, which is another one in every slice, and the only
 /// one that can ask for it.
 #[derive(Clone)]
 struct Noted {
     domain: Domain,
     start: usize,
+    bytes: usize,
     now: Arc<Mutex<Option<Noting>>>,
 }
 
@@ -285,9 +294,14 @@ struct Noting {
 
 impl Noted {
     fn to(domain: Domain, start: usize) -> Self {
+        Self::in_bytes(domain, start, LINE)
+    }
+
+    fn in_bytes(domain: Domain, start: usize, bytes: usize) -> Self {
         Self {
             domain,
             start,
+            bytes,
             now: Arc::default(),
         }
     }
@@ -302,7 +316,7 @@ impl Noted {
         let own = self.clone();
         move || {
             let made = listener(&own.domain).ok().and_then(|mut listener| {
-                let (_, note) = listener.note(own.start..own.start + LINE).ok()?;
+                let (_, note) = listener.note(own.start..own.start + own.bytes).ok()?;
                 Some(Noting {
                     _listener: listener,
                     note,
@@ -385,21 +399,35 @@ pub(super) fn mailboxes(clients: usize) -> Ends {
     )
 }
 
-/// Whose turn it is: any order, but each as often as the others.
+/// Whose turn it is: in an order that has nothing to do with where their places lie, the same in each
+/// run, and each as often as the others.
 struct Turns {
-    clients: usize,
+    order: Vec<usize>,
     at: usize,
 }
 
 impl Turns {
     fn of(clients: usize) -> Self {
-        Self { clients, at: 0 }
+        let mut order: Vec<usize> = (0..clients).collect();
+        // Fisher and Yates, with a generator whose seed is fixed.
+        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+        for left in (1..clients).rev() {
+            state = state
+                .wrapping_mul(0x5851_f42d_4c95_7f2d)
+                .wrapping_add(0x1405_7b7e_f767_814f);
+            let chosen = usize::try_from((state >> 33) % (left as u64 + 1)).unwrap_or(0);
+            order.swap(left, chosen);
+        }
+        Self { order, at: 0 }
     }
 
     fn next(&mut self) -> usize {
-        // Coprime to 1, 100 and 1,000, so that all have their turns.
-        self.at = (self.at + 617) % self.clients;
-        self.at
+        let client = self.order[self.at];
+        self.at += 1;
+        if self.at == self.order.len() {
+            self.at = 0;
+        }
+        client
     }
 }
 
@@ -424,6 +452,8 @@ mod tests {
             signals(Delivery::MONITORED, 1).unwrap(),
             signals(Delivery::POLLED, 100).unwrap(),
             upcalls().unwrap(),
+            interrupted(16, true).unwrap(),
+            interrupted(16, false).unwrap(),
             mailboxes(100),
         ] {
             let mut ends = ends;
@@ -443,6 +473,21 @@ mod tests {
             let mut met = vec![false; clients];
             (0..clients).for_each(|_| met[turns.next()] = true);
             assert!(met.iter().all(|met| *met), "{clients}");
+        }
+    }
+
+    #[test]
+    fn a_place_is_as_far_from_the_one_before_as_chance_has_it() {
+        for clients in [100_usize, 1000] {
+            let mut turns = Turns::of(clients);
+            let mut at = turns.next();
+            let steps = (1..clients).map(|_| {
+                let before = std::mem::replace(&mut at, turns.next());
+                (at + clients - before) % clients
+            });
+            let mean = steps.sum::<usize>() as f64 / (clients - 1) as f64 / clients as f64;
+            // Half of all places, on average, have to be looked at to find the next.
+            assert!((0.4..0.6).contains(&mean), "{clients}: {mean}");
         }
     }
 }

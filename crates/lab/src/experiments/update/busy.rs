@@ -2,7 +2,9 @@
 //!
 //! ```text
 //! sender (this process)          an exporter that computes, and one that sleeps
-//!   updates the one or the other   counts the rounds of its computation
+//!   updates the one or the other   counts the rounds of its computation, which reads its exports
+//!
+//! exported lines:  u r u r u r ...    u: updated, r: read by the computation
 //! ```
 //!
 //! The sender does the same work in both cases, beside the same computation; only whose memory it
@@ -32,10 +34,21 @@ use crate::lanes::{Beside, Effort};
 const STEPS: u64 = 1000;
 /// Updates between two looks at the clock.
 const BATCH: usize = 64;
-/// Bytes that the sender goes round, of a word, and from one that is updated to the next: a line.
-const BYTES: usize = 4 << 10;
+/// Bytes of an export, and of a word.
+const BYTES: usize = 8 << 10;
 const WORD: usize = 8;
+/// The sender updates the first of two lines, all round; the computation reads the second.
 const LINE: usize = 64;
+const PAIR: usize = 2 * LINE;
+
+/// Where updates go, and what the computation reads: no line is in both.
+fn updated() -> impl Iterator<Item = usize> + Clone {
+    (0..BYTES).step_by(PAIR)
+}
+
+fn read() -> impl Iterator<Item = usize> + Clone {
+    (LINE..BYTES).step_by(PAIR)
+}
 /// Words of the window: rounds so far, and whether it is over.
 const ROUNDS: usize = 0;
 const OVER: usize = 16;
@@ -105,7 +118,7 @@ impl Updates {
 
     fn batch(&self, value: u64) -> Result<()> {
         let doing = "updating a computing process's memory";
-        let places = (0..BYTES).step_by(LINE).cycle().take(BATCH);
+        let places = updated().cycle().take(BATCH);
         match self {
             Self::Calls(import) => {
                 for place in places {
@@ -223,15 +236,31 @@ pub(crate) fn serve(brief: &Brief, control: &Control, descriptors: Vec<OwnedFd>)
     .map_err(LabError::library(doing))?;
     control.send(&Ready)?;
     if brief.computes {
-        compute(window.word(ROUNDS), window.word(OVER));
+        let words = user_level.words().map_err(LabError::library(doing))?;
+        let look = || {
+            // Relaxed: nothing arrives in these lines.
+            let shared: u64 = read()
+                .map(|place| words[place / WORD].load(Ordering::Relaxed))
+                .fold(0, u64::wrapping_add);
+            let own: Option<u64> = read()
+                .map(|place| {
+                    let mut word = [0; WORD];
+                    ordinary.read(place, &mut word).ok()?;
+                    Some(u64::from_ne_bytes(word))
+                })
+                .try_fold(0, |sum: u64, word| Some(sum.wrapping_add(word?)));
+            black_box((shared, own));
+        };
+        compute(window.word(ROUNDS), window.word(OVER), look);
     }
     // Until the sender leaves.
     let _: Option<Ready> = control.receive()?;
     Ok(())
 }
 
-/// Rounds of a computation in registers, counted where the sender sees them.
-fn compute(rounds: &AtomicU64, over: &AtomicU64) {
+/// Rounds of a computation in registers and of the memory that `look` reads, counted where the
+/// sender sees them.
+fn compute(rounds: &AtomicU64, over: &AtomicU64, look: impl Fn()) {
     let mut number = 0x9e37_79b9_7f4a_7c15_u64;
     while over.load(Ordering::Acquire) == 0 {
         for _ in 0..STEPS {
@@ -240,7 +269,29 @@ fn compute(rounds: &AtomicU64, over: &AtomicU64) {
             number ^= number << 17;
         }
         black_box(number);
+        look();
         // Relaxed: a count, and nothing else.
         rounds.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_computation_reads_the_exported_lines_beside_those_that_are_updated() {
+        let lines = |places: &mut dyn Iterator<Item = usize>| -> Vec<usize> {
+            places.map(|place| place / LINE).collect()
+        };
+        let (written, looked) = (lines(&mut updated()), lines(&mut read()));
+        assert!(written.len() >= BATCH);
+        // Neighbours, and none the same.
+        for (written, looked) in written.iter().zip(&looked) {
+            assert_eq!(written + 1, *looked);
+        }
+        assert_eq!(written.len(), looked.len());
+        assert!(looked.iter().all(|line| !written.contains(line)));
+        assert!(looked.iter().all(|line| line * LINE < BYTES));
     }
 }

@@ -151,7 +151,9 @@ impl Modes {
             table.row(label, [cell.beside(paper)]);
         }
         table.note(
-            "Of a word, unless a row says otherwise. The paper's: a system call in SHRIMP-I; in SHRIMP-II two \
+            "Of a word, unless a row says otherwise. Where an update of 1 MiB is begun in the table above, a \
+             computation and waiting updates take turns with it, and its thread may sleep meanwhile; here \
+             updates are begun one after the other, and that takes less. The paper's: a system call in SHRIMP-I; in SHRIMP-II two \
              references to the interface, and some instructions that look for page boundaries; one \
              store.",
         )
