@@ -26,24 +26,28 @@ pub(crate) fn command(line: &[&str]) -> Command {
     command
 }
 
+/// The command line.
+fn words_of(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    let words: Vec<_> = words.map(|word| word.to_string_lossy()).collect();
+    words.join(" ")
+}
+
 /// Runs a command and says which; whether it succeeded.
 pub(crate) fn step(command: &mut Command) -> bool {
-    let words: Vec<_> = std::iter::once(command.get_program())
-        .chain(command.get_args())
-        .map(|w| w.to_string_lossy().into_owned())
-        .collect();
-    eprintln!("==> {}", words.join(" "));
+    let line = words_of(command);
+    eprintln!("==> {line}");
     match command.status() {
         Ok(status) => status.success(),
         Err(error) => {
-            eprintln!("{} could not be run: {error}", words[0]);
+            eprintln!("{line} could not be run: {error}");
             false
         }
     }
 }
 
 /// Whether a tool answers.
-fn is_there(line: &[&str]) -> bool {
+pub(crate) fn is_there(line: &[&str]) -> bool {
     command(line)
         .stdout(Stdio::null())
         .stderr(Stdio::null())
@@ -260,6 +264,18 @@ pub(crate) fn lint() -> ExitCode {
             "-D",
             "warnings",
         ]),
+        // The command without its benchmarks, as packages have it.
+        command(&[
+            "cargo",
+            "clippy",
+            "-p",
+            "portolan-cli",
+            "--all-targets",
+            "--no-default-features",
+            "--",
+            "-D",
+            "warnings",
+        ]),
         // The fuzz targets, as functions that stand noise; instrumented they are by `fuzz` alone.
         fuzz_room(&["fmt", "--check"]),
         fuzz_room(&["clippy", "--all-targets", "--", "-D", "warnings"]),
@@ -307,5 +323,8 @@ pub(crate) fn lint() -> ExitCode {
         &errors,
         &dead,
     ];
+    // Once more, because a difference of format is easily missed above.
+    let failed = lines.iter().zip(&done).filter(|(_, passed)| !**passed);
+    failed.for_each(|(line, _)| eprintln!("failed: {}", words_of(line)));
     code(lists.iter().all(|wrong| wrong.is_empty()) && !done.contains(&false))
 }

@@ -31,9 +31,14 @@ fn short() -> Vec<Step> {
             format!("{more} --test probes --test breakdown"),
         ),
         ("serialisers", format!("{more} --test bench structures")),
+        ("python", "cargo xtask python".to_owned()),
         (
             "instructions",
             "cargo xtask instructions --check".to_owned(),
+        ),
+        (
+            "packages",
+            "cargo xtask publish --dry-run --quick".to_owned(),
         ),
     ]
 }
@@ -43,11 +48,17 @@ const LONG_SIMULATION: &str = "cargo test -p portolan-sim --test simulation -- -
 
 /// Minutes each.
 fn long() -> Vec<Step> {
-    let torture = "cargo xtask torture --seconds 600";
+    let torture = "cargo xtask torture --seconds 600 --least 1000";
     vec![
+        (
+            "packages, built",
+            "cargo xtask publish --dry-run".to_owned(),
+        ),
+        ("platforms", "cargo xtask platforms".to_owned()),
         ("loom", "cargo xtask loom".to_owned()),
         ("nodes, 10,000", LONG_SIMULATION.to_owned()),
         ("mutants", "cargo xtask mutants".to_owned()),
+        ("repeat", "cargo xtask repeat --times 3 --load 8".to_owned()),
         ("miri", "cargo xtask miri".to_owned()),
         ("fuzz", "cargo xtask fuzz".to_owned()),
         ("torture", torture.to_owned()),

@@ -4,6 +4,7 @@
 
 mod audit;
 mod built;
+mod capi;
 mod checks;
 mod ci;
 mod error_types;
@@ -11,6 +12,8 @@ mod instructions;
 mod marks;
 mod mutants;
 mod paths;
+mod python;
+mod release;
 mod repeat;
 mod rooms;
 mod stage;
@@ -163,6 +166,44 @@ enum Task {
         #[arg(long)]
         update: bool,
     },
+    /// Install the C ABI below a prefix, or write its header
+    #[command(
+        after_help = "Example:\n  cargo xtask capi --install /usr/local\n  cargo xtask capi --header"
+    )]
+    Capi {
+        /// Build the libraries and install them, headers, pkg-config file and CMake package
+        #[arg(long, value_name = "PREFIX", required_unless_present = "header")]
+        install: Option<PathBuf>,
+        /// Write crates/capi/include/portolan.h from the sources
+        #[arg(long, conflicts_with = "install")]
+        header: bool,
+    },
+    /// Build the Python package in a virtual environment, and run its tests; skipped without Python
+    #[command(
+        after_help = "Example:\n  cargo xtask python\n  cargo xtask python python/tests/test_port.py"
+    )]
+    Python {
+        /// Only these files of tests
+        tests: Vec<String>,
+    },
+    /// Pack every crate that is published, and build each from its package
+    #[command(
+        after_help = "Example:\n  cargo xtask publish --dry-run\n  cargo xtask publish --dry-run --quick"
+    )]
+    Publish {
+        /// Upload nothing
+        #[arg(long)]
+        dry_run: bool,
+        /// Pack, and do not build
+        #[arg(long, requires = "dry_run")]
+        quick: bool,
+    },
+    /// Make the Debian package: programs without benchmarks, manual pages, completions, unit
+    #[command(after_help = "Example:\n  cargo xtask deb && dpkg -c target/debian/portolan_*.deb")]
+    Deb,
+    /// Check the build by the oldest compiler that the manifest names, and for aarch64
+    #[command(after_help = "Example:\n  cargo xtask platforms")]
+    Platforms,
     /// Format, clippy, rustdoc, which files have unsafe, arrows between rooms, retired words, error types, paths in ARCHITECTURE, and cargo-deny if it is installed
     #[command(after_help = "Example:\n  cargo xtask lint")]
     Lint,
@@ -205,6 +246,9 @@ struct TortureArgs {
     /// End with the first audit that finds something
     #[arg(long)]
     until_found: bool,
+    /// Go on until so many have died, or with `--stop` stopped, with `--nodes` died, stopped and been cut: four times as long at the most
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    least: u64,
 }
 
 #[derive(Debug, clap::Args)]
@@ -315,6 +359,14 @@ fn main() -> ExitCode {
             (_, true) => instructions::Task::Update,
             _ => instructions::Task::Print,
         }),
+        Task::Capi { install, .. } => match install {
+            Some(prefix) => capi::install(&prefix),
+            None => capi::header(),
+        },
+        Task::Python { tests } => python::run(&tests),
+        Task::Publish { dry_run, quick } => release::publish(dry_run, quick),
+        Task::Deb => release::deb(),
+        Task::Platforms => release::platforms(),
         Task::Lint => checks::lint(),
     }
 }
@@ -343,6 +395,7 @@ fn torture(args: TortureArgs) -> ExitCode {
             nodes: usize::from(nodes),
             sabotage: args.sabotage,
             until_found: args.until_found,
+            least: args.least,
         });
         return conclude(report, args.json, torture::nodes::Report::is_clean);
     }
@@ -356,6 +409,7 @@ fn torture(args: TortureArgs) -> ExitCode {
         stop: args.stop,
         guarded: args.guarded,
         until_found: args.until_found,
+        least: args.least,
     });
     conclude(report, args.json, torture::Report::is_clean)
 }

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// Packages whose tests start processes.
-const PACKAGES: [&str; 2] = ["portolan", "xtask"];
+const PACKAGES: [&str; 4] = ["portolan", "portolan-cli", "portolan-node", "xtask"];
 
 /// What to run, and how often.
 pub(crate) struct Plan<'a> {

@@ -29,12 +29,14 @@ const ORDER: &[&str] = &[
     "trace",
     "signal",
     "channel",
+    "reconnect",
     "survey",
     "directory",
     "hosting",
     "vmmc",
     "rpc",
     "bridge",
+    "guide",
     "lib",
 ];
 

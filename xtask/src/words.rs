@@ -43,6 +43,7 @@ const PLACES: &[&str] = &[
     "docs",
     "examples",
     "fuzz",
+    "python",
     "xtask",
 ];
 
@@ -56,6 +57,7 @@ const LIST: &str = "xtask/src/words.rs";
 const FOREIGN: &[(&str, &str)] = &[
     ("crates/portolan/tests/domain/logged.rs", "visit"),
     ("crates/transport/src/tls/mod.rs", "ticket"),
+    ("python/src/signal.rs", "visit"),
 ];
 
 /// Where a retired word stands below `root`, a line each.

@@ -1,4 +1,4 @@
-//! A short torture run: processes are killed for some seconds, and nothing is lost.
+//! Short torture runs: processes are killed, or stopped, for some seconds, and nothing is lost.
 
 use serde_json::Value;
 use std::process::Command;
@@ -42,7 +42,7 @@ const DONE: [&str; 17] = [
 #[test]
 fn nothing_is_lost_in_a_short_run() {
     for seconds in SECONDS {
-        let report = torture(seconds);
+        let report = torture(seconds, &[]);
         let happened = |count: &&str| report.pointer(count).and_then(Value::as_u64) > Some(0);
         let missing: Vec<_> = DONE.iter().copied().filter(|c| !happened(c)).collect();
         if missing.is_empty() {
@@ -53,10 +53,27 @@ fn nothing_is_lost_in_a_short_run() {
     }
 }
 
-fn torture(seconds: u32) -> Value {
+#[test]
+fn nothing_is_lost_in_a_guarded_domain() {
+    has_some("kills", &["--guarded"]);
+}
+
+#[test]
+fn all_others_go_on_beside_those_that_are_stopped() {
+    has_some("stops", &["--stop"]);
+}
+
+/// A run in which this has happened.
+fn has_some(what: &str, with: &[&str]) {
+    let happens = |seconds: &u32| torture(*seconds, with)[what].as_u64() > Some(0);
+    assert!(SECONDS.iter().any(happens), "no {what}");
+}
+
+fn torture(seconds: u32, with: &[&str]) -> Value {
     let run = Command::new(env!("CARGO_BIN_EXE_xtask"))
         .args(["torture", "--seconds", &seconds.to_string()])
         .args(["--seed", "2026", "--json"])
+        .args(with)
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&run.stderr);

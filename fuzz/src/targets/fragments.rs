@@ -52,6 +52,7 @@ fn transfers(u: &mut Unstructured<'_>) -> Result<()> {
         let message = MessageRecord {
             body,
             lengths,
+            rights: Vec::new(),
             header,
             inline,
         };

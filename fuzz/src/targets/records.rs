@@ -2,20 +2,22 @@
 //! goes on.
 
 use arbitrary::{Result, Unstructured};
-use portolan_abi::node::{Hello, HelloBody, NodeId, PortId, Record, RecordHead, Sent, WIRE};
+use portolan_abi::node::{
+    FEATURE_RIGHTS, Hello, HelloBody, NodeId, PortId, Record, RecordHead, RecordKind, Sent, WIRE,
+};
 use portolan_proto::Time;
 use portolan_proto::node::{
-    Authenticated, ConnectionId, Delivery, Destination, DomainKey, Event, Home, Node, PortKey,
-    PortSettings, Settings,
+    Answer, Authenticated, ConnectionId, Delivery, Destination, DomainKey, Event, Given, Home,
+    Leads, Node, PortKey, PortSettings, Settings,
 };
 
 pub(super) const PEER: NodeId = NodeId([2; 16]);
 pub(super) const WIRE_TO_PEER: ConnectionId = ConnectionId(1);
 pub(super) const NOW: Time = Time(1 << 30);
 
-/// A port of four slots, which nobody empties.
+/// A port of four slots, which nobody empties; and the rights that have come.
 #[derive(Default)]
-pub(super) struct Machine(usize);
+pub(super) struct Machine(usize, Vec<Given>);
 
 impl Home<()> for Machine {
     fn allocate(&mut self, _: Destination, _: &[u64]) -> Option<()> {
@@ -26,7 +28,11 @@ impl Home<()> for Machine {
 
     fn deliver(&mut self, it: Delivery<()>) -> std::result::Result<(), Delivery<()>> {
         self.0 += 1;
-        if self.0 > 4 { Err(it) } else { Ok(()) }
+        if self.0 > 4 {
+            return Err(it);
+        }
+        self.1.extend(it.message.rights);
+        Ok(())
     }
 }
 
@@ -65,11 +71,12 @@ pub(super) fn node(machine: &mut Machine) -> Node<()> {
         node: PEER,
         expires: None,
         dialed: true,
+        proven: true,
     };
     node.connected(NOW, WIRE_TO_PEER, with);
     let body = HelloBody {
         versions: WIRE,
-        features: 0,
+        features: FEATURE_RIGHTS,
         cluster: [7; 16],
         node: PEER,
         incarnation: 1,
@@ -87,6 +94,7 @@ pub(super) fn node(machine: &mut Machine) -> Node<()> {
         let bytes = record.with(Sent::default());
         node.receive(NOW, WIRE_TO_PEER, &bytes, machine);
     }
+    node.want_senders(PortKey(1));
     let (flow, domain, name) = (1, "domain", "port");
     let ask = portolan_abi::node::Resolve { flow, domain, name };
     let bytes = Record::Resolve(ask).with(Sent::default());
@@ -100,8 +108,14 @@ pub(super) fn settle(node: &mut Node<()>) {
     let mut said = 0;
     loop {
         while let Some(event) = node.poll_event() {
-            if let Event::Resolve { flow, .. } = event {
-                let _ = node.lend(NOW, flow, Ok(PortKey(1)));
+            match event {
+                Event::Resolve { flow, .. } => {
+                    let _ = node.lend(NOW, flow, Ok(PortKey(1)));
+                }
+                Event::Claim { flow, port } => {
+                    let _ = node.lend(NOW, flow, Ok(port));
+                }
+                _ => {}
             }
         }
         if node.poll_record(NOW, WIRE_TO_PEER).is_none()
@@ -120,15 +134,32 @@ pub(super) fn settle(node: &mut Node<()>) {
     }
 }
 
+/// Rights that have come are borrowed, or given back.
+pub(super) fn accept(node: &mut Node<()>, machine: &mut Machine) {
+    for given in std::mem::take(&mut machine.1) {
+        if given.leads == Leads::There {
+            node.borrow(NOW, &given);
+        } else {
+            let _ = node.answer(given.request, Answer::Dropped);
+        }
+    }
+}
+
 /// Records of the right length, one after another.
 fn conversation(u: &mut Unstructured<'_>) -> Result<()> {
     let mut machine = Machine::default();
     let mut node = node(&mut machine);
     while !u.is_empty() {
-        let tail = u.int_in_range(0..=200_usize)?;
+        let tail = u.int_in_range(0..=300_usize)?;
+        let kind = match u.int_in_range(1..=23)? {
+            21 => RecordKind::Claim as u16,
+            22 => RecordKind::Recall as u16,
+            23 => RecordKind::WantSenders as u16,
+            kind => kind,
+        };
         let head = RecordHead {
             length: u32::try_from(RecordHead::BYTES + tail).unwrap_or(16),
-            kind: u.int_in_range(1..=20)?,
+            kind,
             flags: portolan_abi::node::RecordFlags(u.int_in_range(0..=7)?),
             flow: u.int_in_range(0..=3)?,
             number: u.int_in_range(0..=6)?,
@@ -138,6 +169,7 @@ fn conversation(u: &mut Unstructured<'_>) -> Result<()> {
         bytes.resize(RecordHead::BYTES + tail, 0);
         whole(&bytes);
         node.receive(NOW, WIRE_TO_PEER, &bytes, &mut machine);
+        accept(&mut node, &mut machine);
         settle(&mut node);
     }
     Ok(())

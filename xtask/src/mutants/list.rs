@@ -2,6 +2,7 @@
 
 mod byte_ring;
 mod channel;
+mod entries;
 mod memory;
 mod queue;
 mod rights;
@@ -13,10 +14,11 @@ use super::{Mutant, Test};
 
 /// All of them, room by room.
 pub(super) fn all() -> impl Iterator<Item = &'static Mutant> {
-    let rooms: [&'static [Mutant]; 8] = [
+    let rooms: [&'static [Mutant]; 9] = [
         queue::MUTANTS,
         memory::MUTANTS,
         rights::MUTANTS,
+        entries::MUTANTS,
         waits::MUTANTS,
         signal::MUTANTS,
         channel::MUTANTS,
@@ -35,6 +37,15 @@ const fn model(file: &'static str, name: &'static str) -> Test {
 const fn shm(target: &'static str, name: &'static str) -> Test {
     Test::Of {
         folder: "shm",
+        target,
+        name,
+    }
+}
+
+/// A test of `crates/portolan/tests/TARGET`.
+const fn library(target: &'static str, name: &'static str) -> Test {
+    Test::Of {
+        folder: "portolan",
         target,
         name,
     }

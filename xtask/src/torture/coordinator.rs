@@ -40,6 +40,8 @@ const AUDITS_SABOTAGED: Duration = Duration::from_millis(200);
 const AUDITS_STOPPING: Duration = Duration::from_secs(15);
 /// Workers that are neither armed nor stopped, at the least: the domain must live on.
 const SPARE: usize = 3;
+/// How many times as long a run goes on at the most.
+pub(crate) const LONGER: u32 = 4;
 /// The places for the processes that create domains of their own.
 const CREATORS: [usize; 2] = [MAX_WORKERS - 2, MAX_WORKERS - 1];
 /// Marks at which a sender is stopped for a while.
@@ -68,6 +70,8 @@ pub(crate) struct Plan {
     pub(crate) guarded: bool,
     /// End with the first audit that finds something.
     pub(crate) until_found: bool,
+    /// Deaths, or stops, that there must be.
+    pub(crate) least: u64,
 }
 
 /// What came of it.
@@ -92,6 +96,8 @@ pub(crate) struct Report {
     pub(crate) unreleased_rights: u64,
     pub(crate) failed_takeovers: u64,
     pub(crate) crashes: u64,
+    /// Fewer have died or stopped than were asked for.
+    pub(crate) too_few: bool,
     pub(crate) messages: u64,
     /// Written to channels, and read there (or told to have been missed).
     pub(crate) channel_messages: (u64, u64),
@@ -128,6 +134,11 @@ pub(crate) struct Report {
 }
 
 impl Report {
+    /// Whether there were as many deaths as were asked for, or stops.
+    pub(crate) fn is_enough(&self, plan: &Plan) -> bool {
+        plan.least <= if plan.stop { self.stops } else { self.kills }
+    }
+
     /// Nothing was lost.
     pub(crate) fn is_clean(&self) -> bool {
         let found = [
@@ -137,6 +148,7 @@ impl Report {
             self.unreleased_rights,
             self.failed_takeovers,
             self.crashes,
+            u64::from(self.too_few),
         ];
         found.iter().all(|n| *n == 0)
     }
@@ -260,7 +272,7 @@ impl Coordinator {
         };
         let mut audit = Instant::now() + audits;
         let mut line = Instant::now();
-        while self.began.elapsed() < self.plan.time {
+        while self.began.elapsed() < self.plan.time || self.goes_on() {
             self.look_around()?;
             let due = Instant::now() >= audit;
             if self.plan.stop {
@@ -285,7 +297,19 @@ impl Coordinator {
         self.pause_and_audit()
     }
 
+    /// The time is over, and too little has happened.
+    fn goes_on(&self) -> bool {
+        !self.report.is_enough(&self.plan) && self.began.elapsed() < LONGER * self.plan.time
+    }
+
     fn finish(mut self) -> Report {
+        if !self.report.is_enough(&self.plan) {
+            self.note(format!(
+                "fewer than {} have died or stopped",
+                self.plan.least
+            ));
+            self.report.too_few = true;
+        }
         self.report.seconds = self.began.elapsed().as_secs();
         self.report.messages = self.sum(Entry::Received);
         self.report.channel_messages = (self.sum(Entry::Written), self.sum(Entry::Read));

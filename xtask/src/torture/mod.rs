@@ -25,7 +25,7 @@ mod random;
 mod stream;
 pub(crate) mod worker;
 
-pub(crate) use coordinator::{Plan, Report, run};
+pub(crate) use coordinator::{LONGER, Plan, Report, run};
 
 /// Bytes of addresses of each part of a run's domain.
 pub(crate) const SIZE: u64 = 64 << 20;

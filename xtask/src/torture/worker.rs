@@ -116,7 +116,7 @@ pub(crate) struct Task<'a> {
 
 /// Faults of its own that a worker can be told to have now and then, to see that it, or
 /// another one, finds them.
-pub(crate) const PLANTS: [&str; 16] = [
+pub(crate) const PLANTS: [&str; 17] = [
     "call-again",
     "call-not",
     "call-answer",
@@ -133,6 +133,7 @@ pub(crate) const PLANTS: [&str; 16] = [
     "bridge-end",
     "bridge-news",
     "bridge-hold",
+    "stall",
 ];
 
 /// The name of a worker's own port.
@@ -424,9 +425,18 @@ impl Worker {
             "sample" => self.publish_or_subscribe(),
             "update" | "unexport" | "note" => self.export_or_import(),
             "beside" => self.lend_or_borrow(),
+            "stall" => self.stall(),
             fault if fault.starts_with("call") => self.call_or_serve(),
             _ if self.random.once_in(3) => self.serve_bridge(),
             _ => self.use_bridges(),
+        }
+    }
+
+    /// Gets nowhere for a while, as one that waits for somebody who is stopped.
+    fn stall(&mut self) {
+        if self.random.once_in(64) {
+            self.doing(Doing::Allocating);
+            std::thread::sleep(Duration::from_secs(10));
         }
     }
 

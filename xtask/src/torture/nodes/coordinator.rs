@@ -141,7 +141,7 @@ impl Coordinator {
         let mut audit = Instant::now() + between;
         // What is found while they still begin is found all the same; time counts from here.
         self.began = Instant::now();
-        while self.began.elapsed() < self.plan.time {
+        while self.began.elapsed() < self.plan.time || self.goes_on() {
             self.look_around()?;
             self.disturb();
             if Instant::now() >= audit {
@@ -161,7 +161,14 @@ impl Coordinator {
         self.pause_and_audit()
     }
 
+    /// The time is over, and too little has happened.
+    fn goes_on(&self) -> bool {
+        let most = super::super::LONGER * self.plan.time;
+        !self.report.is_enough(&self.plan) && self.began.elapsed() < most
+    }
+
     fn finish(mut self) -> Report {
+        self.report.too_few = !self.report.is_enough(&self.plan);
         let sum = |count| self.ledger.sum(count);
         let report = &mut self.report;
         report.seconds = self.began.elapsed().as_secs();

@@ -67,6 +67,8 @@ pub(crate) struct Plan {
     pub(crate) sabotage: Option<String>,
     /// End with the first finding.
     pub(crate) until_found: bool,
+    /// Deaths, stops and cuts, each, that there must be.
+    pub(crate) least: u64,
 }
 
 /// What came of it.
@@ -111,6 +113,8 @@ pub(crate) struct Report {
     pub(crate) left_over: u64,
     pub(crate) unfair: u64,
     pub(crate) crashes: u64,
+    /// There were fewer deaths, stops or cuts than were asked for.
+    pub(crate) too_few: bool,
     /// The findings in words, the first of them.
     pub(crate) findings: Vec<String>,
     /// Where the logs of the nodes are, if something was found.
@@ -118,6 +122,11 @@ pub(crate) struct Report {
 }
 
 impl Report {
+    /// Whether there were as many deaths, stops and cuts as were asked for.
+    pub(crate) fn is_enough(&self, plan: &Plan) -> bool {
+        plan.least <= self.kills.min(self.stops).min(self.cuts)
+    }
+
     /// Nothing was lost.
     pub(crate) fn is_clean(&self) -> bool {
         let found = [
@@ -128,6 +137,7 @@ impl Report {
             self.left_over,
             self.unfair,
             self.crashes,
+            u64::from(self.too_few),
         ];
         found.iter().all(|n| *n == 0)
     }
