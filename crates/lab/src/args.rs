@@ -46,12 +46,17 @@ pub(crate) struct ClaimsArgs {
     pub(crate) json: bool,
 }
 
-/// Print the verdicts of an earlier run as Markdown, with the figures that decide them.
+/// Print the verdicts of an earlier run as Markdown, with the figures that decide them and the reasons.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  portolan-lab verdicts lab/report.json")]
+#[command(
+    after_help = "Example:\n  portolan-lab verdicts lab/report.json\n  portolan-lab verdicts lab/report.json --docs docs"
+)]
 pub(crate) struct VerdictsArgs {
     /// A report.json that `run --out DIR` left
     pub(crate) report: PathBuf,
+    /// Write them into DIR/lab.md, below its line that says so, and the run's Figure 3 into DIR/figure-3.svg
+    #[arg(long, value_name = "DIR")]
+    pub(crate) docs: Option<PathBuf>,
 }
 
 /// Run one experiment, some, or all of them.

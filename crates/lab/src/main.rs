@@ -7,6 +7,7 @@
 //! portolan-lab run all --out DIR       every one, as a page, as JSON and as plots
 //! portolan-lab run all --compare OLD   beside an earlier run
 //! portolan-lab verdicts REPORT         an earlier run's verdicts, as Markdown
+//! portolan-lab verdicts REPORT --docs DIR   the same, and its Figure 3, into documents
 //! ```
 //!
 //! | module | what is there |
@@ -26,6 +27,7 @@
 //! | [`probed`] | another build of this program, for the experiment that needs the library's probes |
 //! | [`paper`] | figures of the papers that several experiments use |
 //! | [`child`] | what its further processes do |
+//! | [`docs`] | what documents quote of a run |
 //! | [`text`], [`page`], [`markdown`] | a report for a terminal, for a browser, and its verdicts for documents |
 //!
 //! An experiment only measures and judges; none prints. What is printed, drawn and
@@ -40,6 +42,7 @@ mod claims;
 mod clock;
 mod copies;
 mod counter;
+mod docs;
 mod error;
 mod experiment;
 mod experiments;

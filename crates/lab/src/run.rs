@@ -10,6 +10,7 @@ use portolan_measure::out;
 
 use crate::args::{ClaimsArgs, ListArgs, RunArgs, VerdictsArgs};
 use crate::claims::table::ALL as ALL_CLAIMS;
+use crate::docs;
 use crate::error::{LabError, Result};
 use crate::experiment::{Context, Experiment, Features};
 use crate::experiments::{ALL, GROUPS};
@@ -48,8 +49,10 @@ pub(crate) fn claims(args: &ClaimsArgs) -> Result<()> {
 
 pub(crate) fn verdicts(args: &VerdictsArgs) -> Result<()> {
     let report = Report::read(&args.report)?;
-    out::print(&markdown::verdicts(&report))?;
-    Ok(())
+    match &args.docs {
+        Some(directory) => docs::write(directory, &report),
+        None => Ok(out::print(&markdown::verdicts(&report))?),
+    }
 }
 
 pub(crate) fn run(args: &RunArgs) -> Result<()> {
@@ -258,7 +261,7 @@ fn leave(directory: &Path, report: &Report, earlier: Option<&Report>) -> Result<
 }
 
 /// Writes a file whole or not at all, whenever we are killed.
-fn write(path: &Path, text: &str) -> Result<()> {
+pub(crate) fn write(path: &Path, text: &str) -> Result<()> {
     let mut partial = path.as_os_str().to_owned();
     partial.push(".part");
     let partial = PathBuf::from(partial);

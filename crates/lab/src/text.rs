@@ -17,14 +17,18 @@ pub(crate) fn list(all: &[About]) -> String {
 
 pub(crate) fn claims(all: &[Stated]) -> String {
     let mut text = wrapped(UNTOLD);
-    let mut paper = "";
+    let mut papers: Vec<&str> = Vec::new();
     for claim in all {
-        if claim.paper != paper {
-            paper = claim.paper;
-            text += &format!("\n{}\n", wrapped(paper));
+        if !papers.contains(&claim.paper) {
+            papers.push(claim.paper);
         }
-        let words = format!("{}. {}. {}", claim.claim, claim.section, claim.rule);
-        text += &format!("{}\n{}\n", claim.id, wrapped(&words));
+    }
+    for paper in papers {
+        text += &format!("\n{}\n", wrapped(paper));
+        for claim in all.iter().filter(|claim| claim.paper == paper) {
+            let words = format!("{}. {}. {}", claim.claim, claim.section, claim.rule);
+            text += &format!("{}\n{}\n", claim.id, wrapped(&words));
+        }
     }
     text
 }
