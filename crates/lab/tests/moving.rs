@@ -106,7 +106,7 @@ fn verdicts_of_tables_1_and_2_follow_from_them() {
     let found = here(figure(gain, "gain"));
     let ratio = whole("table-2") / whole("table-1");
     within(found, 1.0 - ratio, 1.0 + ratio);
-    says(gain, (0.063..=0.189).contains(&found));
+    says(gain, (0.0945..=0.1575).contains(&found));
     let gains = table(&outcome, "gain").unwrap();
     about(
         here(cell(gains, "64 KiB in extents of 8 KiB", "gain")),
@@ -117,18 +117,20 @@ fn verdicts_of_tables_1_and_2_follow_from_them() {
         .unwrap();
     assert!((paper - 0.126).abs() < 1e-3);
 
-    let share = verdict(&outcome, "data-dominates");
-    let found = figure(share, "share of the data, 64 KiB");
+    // The paper's share of data movement is another quantity, which the breakdown has.
+    let judged = array(&outcome["verdicts"]).iter();
+    let ids: Vec<_> = judged.map(|it| it["id"].as_str().unwrap()).collect();
+    assert_eq!(ids, ["gain", "only-when-all", "linear"]);
+    let beyond = table(&outcome, "beyond-empty").unwrap();
+    let found = cell(
+        beyond,
+        "64 KiB in extents of 8 KiB",
+        "whole less empty, of the whole",
+    );
     let ratio = at("table-1", "nothing", "0 B") / whole("table-1");
     within(here(found), 1.0 - ratio, 1.0 + ratio);
-    // The paper has no such share: the one of its own table, 957 of 3,026, stands beside.
-    assert!(found["paper"].is_null(), "{found}");
-    let own = "not there when the message is empty, 64 KiB, by the paper's Table I";
-    assert_eq!(figure(share, own)["paper"], 0.68374);
-    let grown = here(figure(share, "that share, to the one of 8 KiB"));
-    if grown.is_finite() {
-        says(share, here(found) >= 0.5 && grown >= 1.0);
-    }
+    // 957 of 3,026.
+    assert_eq!(found["paper"], 0.68374);
 
     let only = verdict(&outcome, "only-when-all");
     let as_said = here(figure(only, "places of the tables, of 14, where it is so"));
@@ -185,7 +187,7 @@ fn table_3_has_first_and_later_pages_and_n() {
     let ratio = here(figure(first, "first page to a later one"));
     if ratio.is_finite() {
         about(ratio, one / more);
-        says(first, ratio <= 1.15);
+        says(first, ratio <= 1.0 + 1.25 * 30.0 / 254.0);
     } else {
         assert_eq!(first["by_figures"], "cannot tell");
     }
@@ -199,7 +201,7 @@ fn table_3_has_first_and_later_pages_and_n() {
     if let Some(n) = n["here"].as_f64() {
         let [saved, wasted] = ["saved", "wasted"].map(|name| here(figure(lazy, name)));
         about(n, saved / wasted);
-        says(lazy, (2.0..=4.0).contains(&n));
+        says(lazy, (2.25..=3.75).contains(&n));
     } else {
         assert_eq!(lazy["by_figures"], "cannot tell");
     }
@@ -252,7 +254,7 @@ fn figures_cross_where_their_points_do() {
         )),
         tenfold,
     );
-    says(magnitude, tenfold >= 10.0);
+    says(magnitude, tenfold >= 7.75);
     let [unread, read] = ["on demand, not accessed", "by receive, all accessed"].map(rate);
     says(
         verdict(&outcome, "throughput"),

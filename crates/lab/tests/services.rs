@@ -7,7 +7,7 @@ mod support;
 
 use support::{
     array, at_least, at_most, cell, figures_are_sound, follow_from, follows_from, lab, quick, rows,
-    table, verdict, why_left_out,
+    table, verdict, verdict_of, why_left_out,
 };
 
 #[test]
@@ -38,12 +38,16 @@ fn a_chain_has_every_length_for_every_carrier() {
             assert_eq!(array(&series["points"]).len(), 5, "{series}");
         }
     }
-    let amplified = verdict(&outcome, "copying-amplified");
-    let more = "2 MiB, a further forwarder: moved less copied";
-    follows_from(amplified, more, at_most(0.0));
-    let hint = verdict(&outcome, "forwarders-pass-false");
-    let more = "64 KiB, a further forwarder: closed less opened";
-    follows_from(hint, more, at_most(0.0));
+    // Of each size by itself.
+    for size in ["64 KiB", "2 MiB"] {
+        for (id, more) in [
+            ("copying-amplified", "moved less copied"),
+            ("forwarders-pass-false", "closed less opened"),
+        ] {
+            let more = format!("a further forwarder: {more}");
+            follows_from(verdict_of(&outcome, id, size), &more, at_most(0.0));
+        }
+    }
 }
 
 #[test]

@@ -57,7 +57,7 @@ fn updates_stand_beside_the_kernels_copies() {
         (
             "overhead-quarter",
             "processor time, two copies to deliberate update",
-            3.5,
+            3.25,
         ),
     ] {
         follows_from(verdict(&outcome, id), figure, at_least(factor));

@@ -27,12 +27,13 @@ use crate::outcome::{Answer, Cell, Figure, Verdict};
 use crate::unit::Unit;
 
 /// What all rules have in common, for people.
-pub(crate) const UNTOLD: &str = "It cannot be told whether a claim holds where the middle half of the measurements lies \
+pub(crate) const UNTOLD: &str = "About n is within a quarter of n, and n times as much within a quarter of what \
+    that is more than once: the papers themselves call 37 µs about 30. It cannot be told whether a claim holds where the middle half of the measurements lies \
     on both sides of a bound of its rule, where a figure is missing, where others took more than half a \
     processor or a cache line's time changed by more than a half while the experiment ran, or where two \
     experiments differ by the same rule. What a model gives, with the paper's parameters or with this \
-    machine's, is called model, or fit where its constants were chosen for that; what the library does \
-    not have is not built; a claim about hardware that this machine does not have is answered by \
+    machine's, or the delay that the lab chose for a link, is called model, or fit where the constants of a \
+    model were chosen for that; what the library does not have is not built; a claim about hardware that this machine does not have is answered by \
     saying so; and one about what is counted by hand, in the source, is called that.";
 
 /// One statement of a paper.
@@ -52,7 +53,7 @@ pub(crate) struct Claim {
 pub(crate) enum Rule {
     /// It holds if all of these are met.
     All(&'static [Condition]),
-    /// A model gives it: no such message is measured.
+    /// A model gives it, or the delay of a link that the lab shaped: no such message is measured.
     Model,
     /// A model's constants were chosen for it.
     Fit,
@@ -149,7 +150,9 @@ impl Rule {
     /// The rule for people.
     pub(crate) fn words(&self) -> String {
         match self {
-            Self::Model => "Not judged: a model gives the figures.".to_owned(),
+            Self::Model => {
+                "Not judged: a model gives the figures, or a delay that the lab chose.".to_owned()
+            }
             Self::Fit => {
                 "Not judged: constants of the model were chosen for these figures.".to_owned()
             }

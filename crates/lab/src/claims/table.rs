@@ -1,12 +1,16 @@
 //! Every claim that an experiment judges, with the one rule that decides it.
 //!
-//! Claims are in our words; figures are the papers'. *About n* and *n times* of a paper mean what
-//! rounds to n, or more. A bound that the paper does not give stands with its reason.
+//! Claims are in our words; figures are the papers'. What *about n* and *n times* of a paper mean is said
+//! once, by [`ABOUT`]. A bound that the paper does not give stands with its reason.
 
 use super::{Claim, Condition};
 pub(crate) use super::{dash::*, mbm::*, nodes::*, vmmc::*};
 use crate::unit::Unit;
 
+/// How far off a figure may be that a paper calls *about n*, or *n times as much*: a quarter of n, or of
+/// what *n times* is more than once. The papers themselves are as free: one calls 37 µs about 30, and 2.4
+/// about 3.
+pub(super) const ABOUT: f64 = 0.25;
 /// How much slower is still comparable, or not significant: a tenth.
 pub(super) const COMPARABLE: f64 = 1.1;
 /// How many times as fast is significantly, or clearly, faster.
@@ -47,6 +51,28 @@ pub(super) const fn within(
         most: Some(most),
         paper: Some(paper),
     }
+}
+
+/// *About n.*
+pub(super) const fn about(what: &'static str, unit: Unit, n: f64, paper: f64) -> Condition {
+    within(what, unit, [n * (1.0 - ABOUT), n * (1.0 + ABOUT)], paper)
+}
+
+/// *N times as much*, or more.
+pub(super) const fn times(what: &'static str, n: f64, paper: f64) -> Condition {
+    at_least(what, Unit::Times, 1.0 + (n - 1.0) * (1.0 - ABOUT), paper)
+}
+
+/// *About n times as much*, and no more.
+pub(super) const fn about_times(what: &'static str, n: f64, paper: f64) -> Condition {
+    let more = n - 1.0;
+    let bounds = [1.0 + more * (1.0 - ABOUT), 1.0 + more * (1.0 + ABOUT)];
+    within(what, Unit::Times, bounds, paper)
+}
+
+/// *Only n times as much*, or less.
+pub(super) const fn only_times(what: &'static str, n: f64, paper: f64) -> Condition {
+    at_most(what, Unit::Times, 1.0 + (n - 1.0) * (1.0 + ABOUT), paper)
 }
 
 /// Of something for which the paper has no figure.
@@ -112,6 +138,7 @@ pub(crate) const ALL: &[Claim] = &[
     FEW_INSTRUCTIONS,
     REMOTE_FASTER,
     REMOTE_TO_LOCAL,
+    REMOTE_TO_LOCAL_SLOW,
     SLOWER_LOCALLY,
     WITHOUT_HOT_PATH,
     KKT_NEAR_BARE,
@@ -124,3 +151,46 @@ pub(crate) const ALL: &[Claim] = &[
     NOT_OVERWHELMED,
     COUNT_RECORDS,
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Estimate, Rule};
+    use super::*;
+    use crate::outcome::Answer;
+
+    #[test]
+    fn about_is_within_a_quarter_of_what_the_paper_says() {
+        let answer = |condition: Condition, value: f64| {
+            let rule = Rule::All(Box::leak(Box::new([condition])));
+            let claim = Claim { rule, ..GAIN };
+            claim.verdict(&[Estimate::exact(value)]).by_figures
+        };
+        let cases = [
+            (
+                about("x", Unit::Share, 0.2, 0.2),
+                [0.151, 0.249],
+                [0.14, 0.26],
+            ),
+            // Of what is more than once; and no more than about, where the paper means no more.
+            (about_times("x", 5.0, 5.0), [4.0, 6.0], [3.9, 6.1]),
+            (times("x", 3.0, 3.0), [2.5, 100.0], [2.4, 1.0]),
+            (only_times("x", 1.2, 1.2), [1.25, 0.5], [1.26, 3.0]),
+        ];
+        for (condition, holds, fails) in cases {
+            for value in holds {
+                assert_eq!(
+                    answer(condition, value),
+                    Answer::Holds,
+                    "{condition:?} {value}"
+                );
+            }
+            for value in fails {
+                assert_eq!(
+                    answer(condition, value),
+                    Answer::DoesNotHold,
+                    "{condition:?} {value}"
+                );
+            }
+        }
+    }
+}

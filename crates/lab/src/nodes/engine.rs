@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use super::far::Said;
 use super::stop_and_wait::StopAndWait;
+use super::vouched::Vouched;
 use super::{Mode, PAGE, PATIENCE, Wire};
 use crate::error::{LabError, Result};
 
@@ -139,7 +140,14 @@ pub(crate) fn serve(brief: &Brief, control: &Control) -> Result<()> {
         fds.extend(engine.descriptors());
         let wake = engine.wake_at().into_iter().chain(door.wake_at()).min();
         if wait(&fds, wake, &*clock)?.first() == Some(&true) {
-            return Ok(());
+            if control.receive::<Said>()?.is_none() {
+                return Ok(());
+            }
+            let rights = engine.report(clock.now()).rights;
+            control.send(&Said::Senders {
+                asked: rights.senders_asked,
+                told: rights.senders_told,
+            })?;
         }
     }
 }
@@ -174,7 +182,8 @@ enum Door {
 impl Door {
     fn step(self, engine: &mut Engine, mode: Mode, now: Duration) -> Result<Self> {
         let mut adopt = |it: Box<dyn Connection>, peer: u8, dialed| {
-            let adopted = engine.adopt(now, connection(mode, it), id(peer), dialed);
+            let it = Box::new(Vouched::new(connection(mode, it), id(peer)));
+            let adopted = engine.adopt(now, it, id(peer), dialed);
             adopted.map_err(linking)
         };
         match self {

@@ -47,6 +47,8 @@ pub(crate) enum What {
     Echo { ports: Vec<Place>, threads: u32 },
     /// Receive messages, and say when the last of a lot has come.
     Sink(Place),
+    /// Receive messages and keep their rights; at the last of a lot, drop these and say so.
+    Keep(Place),
     /// Receive requests at a proxy port, ask the port of that name in the same domain, and answer.
     Forward { at: Place, to: String },
     /// Receive a message in so many nanoseconds, and count those of each sender for so long.
@@ -89,8 +91,10 @@ pub(crate) enum Said {
     Linked,
     /// Its ports are bound.
     Bound,
-    /// A lot has come.
+    /// A lot has come. To a node: how many records of senders it has counted is asked for.
     Done,
+    /// How often a node has asked borrowers for their senders, and how often a peer has asked it.
+    Senders { asked: u64, told: u64 },
     /// So many messages of each sender; there may be more of them in the next packet.
     Counts(Vec<u32>),
 }
@@ -114,6 +118,7 @@ pub(crate) fn serve(brief: Brief, control: &Control, descriptors: Vec<OwnedFd>) 
         What::Node(brief) => engine::serve(&brief, control),
         What::Echo { ports, threads } => echo(ports, threads, control),
         What::Sink(at) => sink(&at, control),
+        What::Keep(at) => keep(&at, control),
         What::Forward { at, to } => forward(&at, &to, control),
         What::Count {
             at,
@@ -239,6 +244,22 @@ fn sink(at: &Place, control: &Control) -> Result<()> {
     loop {
         let message = port.receive(Access::Later, Deadline::NEVER);
         if message.map_err(receiving)?.header() == LAST {
+            control.send(&Said::Done)?;
+        }
+    }
+}
+
+fn keep(at: &Place, control: &Control) -> Result<()> {
+    let domain = join(&at.domain)?;
+    let mut port = bind(&domain, PortOptions::named(&at.port))?;
+    control.send(&Said::Bound)?;
+    let mut kept = Vec::new();
+    loop {
+        let message = port.receive(Access::Later, Deadline::NEVER);
+        let mut message = message.map_err(receiving)?;
+        kept.extend(message.take_rights());
+        if message.header() == LAST {
+            kept.clear();
             control.send(&Said::Done)?;
         }
     }

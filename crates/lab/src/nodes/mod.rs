@@ -15,6 +15,7 @@
 //! | `stop_and_wait` | NORMA's protocol below the engine: blocks of n pages, each acknowledged |
 //! | `transfer` | bare bytes and KKT's transfers, on a stream of a connection |
 //! | `relay` | a user-level proxy, as the netmsgserver was: between a Unix socket and a connection |
+//! | `vouched` | a connection whose other end the lab has started: rights go over it |
 //! | `engine` | a node of its own: the engine of the daemon, in a process or stepped by a test |
 //! | `far` | what is at the far end: programs, and ends of bare streams |
 //! | `pair` | two linked nodes and their programs, by mode |
@@ -29,6 +30,7 @@ pub(crate) mod pair;
 mod relay;
 mod stop_and_wait;
 mod transfer;
+mod vouched;
 #[cfg(test)]
 mod world;
 

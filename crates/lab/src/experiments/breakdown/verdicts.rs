@@ -166,11 +166,9 @@ fn data_dominates(findings: &Findings) -> Verdict {
         (share(shares.first()), share(shares.last()))
     };
     let ((way_small, way_large), (_, large_awake)) = (ends(&asleep), ends(&awake));
-    // Judged with what both do beside the way, as far as it is known.
-    let of_all = |at: usize, way: Option<f64>| {
-        data_share_of_all(findings, Kind::GuardedAsleep, DATA_SHARES[at].0).or(way)
-    };
-    let (small, large) = (of_all(0, way_small), of_all(2, way_large));
+    // Judged with what both do beside the way, or not at all: of the way alone it is another quantity.
+    let of_all = |at: usize| data_share_of_all(findings, Kind::GuardedAsleep, DATA_SHARES[at].0);
+    let (small, large) = (of_all(0), of_all(2));
     let estimate = |share: Option<f64>| share.and_then(Estimate::exact);
     let grows = claims::ratio(estimate(large), estimate(small));
     let one = data_share(findings, Kind::GuardedAsleep, DATA_SHARES[2].0, true);
@@ -181,8 +179,9 @@ fn data_dominates(findings: &Findings) -> Verdict {
     let paragraph = format!(
         "In extents of 8 KiB, each opened by its own touch, data movement takes {} of an 8 KiB \
          message and {} of a 64 KiB one, where the receiver is asleep as in the paper and waking it \
-         takes {}{awake_words}. That is of all that both sides do, as in the paper's whole; of the way \
-         from one processor to the other alone it is {} and {}. In one extent of 64 KiB, asleep, it is \
+         takes {}{awake_words}. That is of all that both sides do, as in the paper's whole (on one processor \
+         it is not known, because each waits for the other meanwhile); of the way from one side to the other \
+         alone it is {} and {}. In one extent of 64 KiB, asleep, it is \
          {} of the way, because what is closed and opened together is paid once.",
         percent(small),
         percent(large),

@@ -144,8 +144,8 @@ fn run(context: &Context<'_>) -> Result<Outcome> {
     }
     // What is judged by blocks of 2 MiB, of chains whose blocks all lie on huge pages.
     slopes[1].retain(|track| !small_pages.contains(&track.name.as_str()));
-    outcome.verdicts.push(amplified(&slopes));
-    outcome.verdicts.push(hint(&slopes));
+    outcome.verdicts.extend(amplified(&slopes));
+    outcome.verdicts.extend(hint(&slopes));
     Ok(outcome)
 }
 
@@ -270,92 +270,78 @@ fn more(difference: Option<Beside>) -> String {
     )
 }
 
-fn figure(difference: Option<Beside>) -> Cell {
-    difference.map_or_else(Cell::default, Beside::cell)
+/// The better of the two that copy.
+fn cheaper(slopes: &[Track]) -> &'static str {
+    let median = |name| timed(slopes, name).map_or(f64::INFINITY, |timed| timed.median());
+    if median(SOCKETS) < median(PIPES) {
+        SOCKETS
+    } else {
+        PIPES
+    }
 }
 
-fn amplified(slopes: &[Vec<Track>]) -> Verdict {
-    let (small, large) = (&slopes[0], &slopes[1]);
-    // The better of the two that copy.
-    let cheaper = |slopes: &[Track]| {
-        let median = |name| timed(slopes, name).map_or(f64::INFINITY, |timed| timed.median());
-        if median(SOCKETS) < median(PIPES) {
-            SOCKETS
-        } else {
-            PIPES
-        }
+/// One verdict for each size of block: what holds of large ones need not hold of small ones.
+fn amplified(slopes: &[Vec<Track>]) -> Vec<Verdict> {
+    let verdict = |((_, bytes), slopes): ((&str, usize), &Vec<Track>)| {
+        let size = &*Unit::Bytes.show(bytes as f64);
+        let copied = cheaper(slopes);
+        let saved = against(slopes, HINTED, copied);
+        // No process more makes a request faster: what is there is not the forwarder's.
+        let faster = timed(slopes, HINTED).filter(|timed| timed.median() < 0.0);
+        let faster = faster.map_or("", |_| {
+            " (Less than nothing: the client and the server, which are in every chain, differ by more from \
+             chain to chain than a forwarder takes. The cause is not known.)"
+        });
+        let paragraph = format!(
+            "With blocks of {size} a further forwarder adds {} by {copied}, and {} where the block \
+             changes owner in a guarded domain: {}.{faster}",
+            show(slopes, copied),
+            show(slopes, HINTED),
+            more(saved),
+        );
+        claims::table::COPYING_AMPLIFIED
+            .verdict_of(size, &[claims::paired(saved)])
+            .because(paragraph)
+            .figure(
+                "copied, each forwarder",
+                Unit::Seconds,
+                cell(slopes, copied),
+            )
+            .figure(
+                "guarded, each forwarder",
+                Unit::Seconds,
+                cell(slopes, HINTED),
+            )
     };
-    let copied = cheaper(large);
-    let saved = against(large, HINTED, copied);
-    // No process more makes a request faster: what is there is not the forwarder's.
-    let faster = timed(large, HINTED).filter(|timed| timed.median() < 0.0);
-    let faster = faster.map_or("", |_| {
-        " (Less than nothing: the client and the server, which are in every chain, differ by more from \
-         chain to chain than a forwarder takes. The cause is not known.)"
-    });
-    let paragraph = format!(
-        "With blocks of 2 MiB a further forwarder adds {} by {copied}, and {} where the block \
-         changes owner in a guarded domain: {}.{faster} With blocks of 64 KiB it adds {} by {}, and {}.",
-        show(large, copied),
-        show(large, HINTED),
-        more(saved),
-        show(small, cheaper(small)),
-        cheaper(small),
-        show(small, HINTED),
-    );
-    claims::table::COPYING_AMPLIFIED
-        .verdict(&[claims::paired(saved)])
-        .because(paragraph)
-        .figure(
-            "2 MiB, copied, each forwarder",
-            Unit::Seconds,
-            cell(large, copied),
-        )
-        .figure(
-            "2 MiB, guarded, each forwarder",
-            Unit::Seconds,
-            cell(large, HINTED),
-        )
-        .figure(
-            "64 KiB, copied, each forwarder",
-            Unit::Seconds,
-            cell(small, cheaper(small)),
-        )
-        .figure(
-            "64 KiB, guarded, each forwarder",
-            Unit::Seconds,
-            cell(small, HINTED),
-        )
+    BLOCKS.into_iter().zip(slopes).map(verdict).collect()
 }
 
-fn hint(slopes: &[Vec<Track>]) -> Verdict {
-    let (small, large) = (&slopes[0], &slopes[1]);
-    let of_small = against(small, HINTED, EVERYBODY);
-    let of_large = against(large, HINTED, EVERYBODY);
-    let paragraph = format!(
-        "With blocks of 64 KiB a further forwarder that leaves pages closed adds {}, one that opens \
-         them {}: {}. With 2 MiB it is {} and {}: {}.",
-        show(small, HINTED),
-        show(small, EVERYBODY),
-        more(of_small),
-        show(large, HINTED),
-        show(large, EVERYBODY),
-        more(of_large),
-    );
-    claims::table::FORWARDERS_PASS_FALSE
-        .verdict(&[claims::paired(of_small)])
-        .because(paragraph)
-        .figure(
-            "64 KiB, left closed, each forwarder",
-            Unit::Seconds,
-            cell(small, HINTED),
-        )
-        .figure(
-            "64 KiB, opened, each forwarder",
-            Unit::Seconds,
-            cell(small, EVERYBODY),
-        )
-        .figure("2 MiB, closed less opened", Unit::Seconds, figure(of_large))
+fn hint(slopes: &[Vec<Track>]) -> Vec<Verdict> {
+    let verdict = |((_, bytes), slopes): ((&str, usize), &Vec<Track>)| {
+        let size = &*Unit::Bytes.show(bytes as f64);
+        let saved = against(slopes, HINTED, EVERYBODY);
+        let paragraph = format!(
+            "With blocks of {size} a further forwarder that leaves pages closed adds {}, one that opens \
+             them {}: {}.",
+            show(slopes, HINTED),
+            show(slopes, EVERYBODY),
+            more(saved),
+        );
+        claims::table::FORWARDERS_PASS_FALSE
+            .verdict_of(size, &[claims::paired(saved)])
+            .because(paragraph)
+            .figure(
+                "left closed, each forwarder",
+                Unit::Seconds,
+                cell(slopes, HINTED),
+            )
+            .figure(
+                "opened, each forwarder",
+                Unit::Seconds,
+                cell(slopes, EVERYBODY),
+            )
+    };
+    BLOCKS.into_iter().zip(slopes).map(verdict).collect()
 }
 
 #[cfg(test)]
@@ -377,6 +363,31 @@ mod tests {
         let lengths: Vec<Vec<Track>> = LENGTHS.iter().map(|&k| vec![track(k)]).collect();
         assert!((slope("a", &lengths).times[0] - 1.0).abs() < 1e-12);
         assert!(slope("none", &lengths).times.is_empty());
+    }
+
+    #[test]
+    fn each_size_of_block_is_judged_by_itself() {
+        let slopes = |moved: f64, opened: f64, copied: f64| {
+            let track = |(name, time): (&str, f64)| Track {
+                times: vec![time; 3],
+                ..Track::new(name)
+            };
+            let all = [(HINTED, moved), (EVERYBODY, opened), (PIPES, copied)];
+            all.map(track).to_vec()
+        };
+        // Small blocks are copied faster than moved, and large ones moved; closed or opened, the other way.
+        let slopes = [slopes(20e-6, 30e-6, 5e-6), slopes(20e-6, 10e-6, 400e-6)];
+        let answers = |verdicts: Vec<Verdict>| -> Vec<(String, &'static str)> {
+            let answer = |it: Verdict| (it.of, it.by_figures.name());
+            verdicts.into_iter().map(answer).collect()
+        };
+        let [small, large] = ["64 KiB", "2 MiB"].map(str::to_owned);
+        let (no, yes) = ("does not hold", "holds");
+        assert_eq!(
+            answers(amplified(&slopes)),
+            [(small.clone(), no), (large.clone(), yes)]
+        );
+        assert_eq!(answers(hint(&slopes)), [(small, yes), (large, no)]);
     }
 
     #[test]

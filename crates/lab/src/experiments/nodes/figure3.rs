@@ -139,7 +139,8 @@ fn peaks(found: &Found, wire: Wire) -> Table {
         );
     }
     table.note(format!(
-        "{LINKS} The last column is the least of a mode's bandwidth to DIPC's over all sizes."
+        "{LINKS} The last column is the least of a mode's bandwidth to DIPC's over all sizes. Slices: {}.",
+        found.slices(wire)
     ))
 }
 
@@ -190,31 +191,64 @@ fn verdicts(found: &Found) -> Vec<Verdict> {
                 show(share, Unit::Share)
             )));
         }
-        let above = [1, 8, 64].map(|pages| {
-            let norma = Mode::StopAndWait { pages };
-            paired(least(found, wire, Mode::Dipc, norma, 0))
-        });
-        verdicts.push(table::ABOVE_NORMA.verdict_of(of, &above).because(format!(
-            "At the size that is worst for it DIPC has {} of the bandwidth of NORMA with blocks of a \
-             page, {} with blocks of 8 and {} with blocks of 64. Both are the same engine, so the \
-             differences are what each block waits for; blocks of 64 pages on a link whose round trip \
-             is short wait for little.",
-            show(above[0], Unit::Times),
-            show(above[1], Unit::Times),
-            show(above[2], Unit::Times)
-        )));
-        let [dipc, kkt] = [Mode::Dipc, Mode::Kkt].map(|mode| of_curves(found, wire, mode, half));
-        let attack = paired(Beside::ratio(&dipc, &kkt));
-        let words = |sizes: Vec<f64>| Unit::Bytes.show(Timed::of(sizes).median());
-        verdicts.push(table::SLOWER_ATTACK.verdict_of(of, &[attack]).because(format!(
-            "Messages reach half of their peak with {}, transfers with {}; NORMA with blocks of a page \
-             with {}. The smallest size that was measured stands for all below it.",
-            words(dipc),
-            words(kkt),
-            words(of_curves(found, wire, NORMA, half))
-        )));
     }
+    verdicts.extend([above_norma(found), slower_attack(found)]);
     verdicts
+}
+
+/// What a block waits for on a shaped link is the delay that the lab chose: plain loopback decides.
+fn above_norma(found: &Found) -> Verdict {
+    let wire = Wire::Loopback;
+    let above = |wire, pages| {
+        let norma = Mode::StopAndWait { pages };
+        least(found, wire, Mode::Dipc, norma, 0)
+    };
+    let show = |beside: Option<Beside>| shown(paired(beside), Unit::Times);
+    let highest = peak_to(found, wire, Mode::Dipc, NORMA);
+    let lowest = above(wire, 1);
+    let verdict = table::ABOVE_NORMA
+        .verdict(&[paired(highest), paired(lowest)])
+        .because(format!(
+            "On plain loopback DIPC has {} of the peak of NORMA, which waits after each page; at the size \
+             that is worst for it, {}. With blocks of 8 pages that worst is {}, of 64 pages {}. Both are the \
+             same engine, so the differences are what each block waits for. On the shaped links, where that \
+             is the delay that the lab chose, the worst is {} at 175 MB/s, and {} at 19.2 MB/s.",
+            show(highest),
+            show(lowest),
+            show(above(wire, 8)),
+            show(above(wire, 64)),
+            show(above(Wire::Fast, 1)),
+            show(above(Wire::Slow, 1)),
+        ));
+    let beside = [
+        ("least, with blocks of 8 pages", wire, 8),
+        ("least, with blocks of 64 pages", wire, 64),
+        ("least, 175 MB/s, shaped", Wire::Fast, 1),
+        ("least, 19.2 MB/s, shaped", Wire::Slow, 1),
+    ];
+    beside
+        .into_iter()
+        .fold(verdict, |verdict, (name, wire, pages)| {
+            verdict.figure(name, Unit::Times, cell(above(wire, pages)))
+        })
+}
+
+/// The credit of a flow takes round trips: plain loopback decides.
+fn slower_attack(found: &Found) -> Verdict {
+    let halves = |wire, mode| of_curves(found, wire, mode, half);
+    let attack = |wire| Beside::ratio(&halves(wire, Mode::Dipc), &halves(wire, Mode::Kkt));
+    let words = |mode| Unit::Bytes.show(Timed::of(halves(Wire::Loopback, mode)).median());
+    table::SLOWER_ATTACK
+        .verdict(&[paired(attack(Wire::Loopback))])
+        .because(format!(
+            "On plain loopback messages reach half of their peak with {}, transfers with {}; NORMA with {}. \
+             The smallest size that was measured stands for all below it.",
+            words(Mode::Dipc),
+            words(Mode::Kkt),
+            words(NORMA),
+        ))
+        .figure("175 MB/s, shaped", Unit::Times, cell(attack(Wire::Fast)))
+        .figure("19.2 MB/s, shaped", Unit::Times, cell(attack(Wire::Slow)))
 }
 
 #[cfg(test)]
@@ -290,6 +324,34 @@ mod tests {
                 _ => "does not hold",
             };
             assert_eq!(answer, expected, "{id}");
+        }
+    }
+
+    #[test]
+    fn what_the_delay_of_a_shaped_link_makes_decides_nothing() {
+        // The shaped links say the opposite of plain loopback.
+        for (on_loopback, on_others, answer) in [
+            (
+                modes(RATE, 1e-3, RATE / 2.0),
+                modes(RATE / 2.0, 1e-9, RATE),
+                "holds",
+            ),
+            (
+                modes(RATE / 2.0, 1e-9, RATE),
+                modes(RATE, 1e-3, RATE / 2.0),
+                "does not hold",
+            ),
+        ] {
+            let mut found = planted(&on_others);
+            found
+                .times
+                .retain(|(wire, ..), _| *wire != Wire::Loopback.id());
+            let loopback = planted(&on_loopback).times.into_iter();
+            let loopback = loopback.filter(|((wire, ..), _)| *wire == Wire::Loopback.id());
+            found.times.extend(loopback);
+            for verdict in [above_norma(&found), slower_attack(&found)] {
+                assert_eq!(verdict.by_figures.name(), answer, "{}", verdict.id);
+            }
         }
     }
 

@@ -3,7 +3,8 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `rpc` | Table 1: null requests, local and remote; Figure 8's cause |
+//! | `rpc` | Table 1: null requests, local and remote |
+//! | `senders` | Figure 8's cause: what is said because a port wants to know its senders |
 //! | `throughput`, `figure3` | Figure 3: bandwidth by size, by mode and link; its tables, plots and verdicts |
 //! | `concurrency` | what goes on at the same time, with up to 56 nodes |
 //! | `flow` | a thousand senders to one port |
@@ -12,6 +13,7 @@ pub(crate) mod concurrency;
 mod figure3;
 pub(crate) mod flow;
 pub(crate) mod rpc;
+mod senders;
 pub(crate) mod throughput;
 
 /// What is said of all rows.

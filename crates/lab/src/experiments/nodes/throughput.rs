@@ -1,6 +1,7 @@
 //! Figure 3: the bandwidth of messages with one extent, by its size, in each mode over each link.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 use super::figure3;
 use crate::error::Result;
@@ -30,7 +31,8 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
         is, from a program's extents into another program's; NORMA the same engine with one message \
         at a time between two nodes and an acknowledgement for each block of 1, 8 or 64 pages; relay \
         a user-level proxy at each end between Unix sockets and KKT's stream, which copies each byte \
-        twice. Near and far each have a processor. Each slice has all sizes of all modes of a link; \
+        twice. Near and far each have a processor. Each slice has all sizes of all modes of a link; a link \
+        has five slices, or as many as begin within 40 seconds and at least three (the page says how many); \
         medians, and ratios within a slice. The size of half of the peak lies on a line between two sizes.",
     needs: &[Need::Cpus(2), Need::Memory(4 << 30)],
     run,
@@ -48,7 +50,7 @@ pub(super) const MODES: [Mode; 7] = [
 ];
 
 /// Bytes of an extent.
-const SIZES: [usize; 11] = [
+const SIZES: [usize; 10] = [
     1 << 10,
     4 << 10,
     16 << 10,
@@ -58,11 +60,33 @@ const SIZES: [usize; 11] = [
     1 << 20,
     4 << 20,
     16 << 20,
-    32 << 20,
     64 << 20,
 ];
 /// Of a quick run.
 const QUICK: [usize; 3] = [1 << 10, 32 << 10, 256 << 10];
+/// How many slices a link has.
+const BOUND: Bound = Bound {
+    least: 3,
+    most: 5,
+    within: Duration::from_secs(40),
+};
+
+/// How often something is done: so many times, or as often as it can begin within a time, but a few times
+/// at the least.
+#[derive(Clone, Copy, Debug)]
+struct Bound {
+    least: usize,
+    most: usize,
+    within: Duration,
+}
+
+impl Bound {
+    /// Whether another one is to begin, after so many that took so long.
+    fn goes_on(self, done: usize, elapsed: Duration) -> bool {
+        done < self.least || (done < self.most && elapsed < self.within)
+    }
+}
+
 /// Bytes that go in one measurement, at least, and messages at the most.
 const LOT: usize = 4 << 20;
 const MESSAGES: usize = 256;
@@ -83,6 +107,12 @@ impl Found {
         found.map_or(&[], Vec::as_slice)
     }
 
+    /// How many slices a link had.
+    pub(super) fn slices(&self, wire: Wire) -> usize {
+        let size = self.sizes.first().copied().unwrap_or(0);
+        self.times(wire, Mode::Bare, size).len()
+    }
+
     pub(super) fn add(&mut self, wire: Wire, mode: Mode, size: usize, seconds: f64) {
         let key = (wire.id(), mode.name(), size);
         self.times.entry(key).or_default().push(seconds);
@@ -91,12 +121,22 @@ impl Found {
 
 fn run(context: &Context<'_>) -> Result<Outcome> {
     let _punctual = Punctual::begin();
-    let slices = context.pick(2, 5);
+    let bound = context.pick(
+        Bound {
+            least: 2,
+            most: 2,
+            ..BOUND
+        },
+        BOUND,
+    );
     let mut found = Found {
         sizes: context.pick(QUICK.to_vec(), SIZES.to_vec()),
         ..Found::default()
     };
-    context.progress.begin(WIRES.len() * slices * MODES.len());
+    // At the most.
+    context
+        .progress
+        .begin(WIRES.len() * bound.most * MODES.len());
     for wire in WIRES {
         let ways: Result<Vec<(Mode, Way)>> = MODES
             .into_iter()
@@ -107,7 +147,9 @@ fn run(context: &Context<'_>) -> Result<Outcome> {
             // Memory that was never touched, and windows that were never opened.
             way.stream(*found.sizes.last().unwrap_or(&LOT), 1)?;
         }
-        for _ in 0..slices {
+        let (mut done, begun) = (0, Instant::now());
+        while bound.goes_on(done, begun.elapsed()) {
+            done += 1;
             for (mode, way) in &mut ways {
                 context
                     .progress
@@ -124,4 +166,23 @@ fn run(context: &Context<'_>) -> Result<Outcome> {
         }
     }
     Ok(figure3::outcome(&found))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slow_link_has_fewer_slices_and_never_too_few() {
+        let slices = |each: Duration| {
+            let mut done = 0;
+            while BOUND.goes_on(done, each * u32::try_from(done).unwrap()) {
+                done += 1;
+            }
+            done
+        };
+        assert_eq!(slices(Duration::from_secs(1)), BOUND.most);
+        assert_eq!(slices(Duration::from_secs(11)), 4);
+        assert_eq!(slices(Duration::from_secs(600)), BOUND.least);
+    }
 }
