@@ -80,6 +80,14 @@ mod tests {
     }
 
     #[test]
+    fn the_document_of_this_repository_says_from_where_on_it_is_written() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+        let before = fs::read_to_string(path.join(DOCUMENT)).unwrap();
+        let after = document(&before, &with_plot(PLOT)).unwrap();
+        assert!(after.starts_with("# The lab's verdicts"), "{after}");
+    }
+
+    #[test]
     fn the_document_and_its_picture_are_of_one_run_and_the_head_stays() {
         let directory = std::env::temp_dir().join(format!("lab-docs-{}", std::process::id()));
         fs::create_dir_all(&directory).unwrap();

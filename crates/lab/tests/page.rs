@@ -101,6 +101,7 @@ fn a_run_leaves_one_page_with_everything_in_it() {
     }
 
     one_claim_has_one_rule(&report);
+    documents_have_what_the_page_has(&out.join("report.json"), &report);
     for says in ["here / paper", "data-name=", "@media (max-width:34rem)"] {
         assert!(page.contains(says), "{says}");
     }
@@ -149,6 +150,30 @@ fn one_claim_has_one_rule(report: &Value) {
         let sure = |v: &&&Value| v["holds"] != "cannot tell";
         let answers: Vec<&Value> = same.filter(sure).map(|v| &v["holds"]).collect();
         assert!(answers.windows(2).all(|two| two[0] == two[1]), "{verdict}");
+    }
+}
+
+/// Each paper once, and every verdict's paragraph.
+fn documents_have_what_the_page_has(path: &Path, report: &Value) {
+    let said = Command::new(env!("CARGO_BIN_EXE_portolan-lab"))
+        .arg("verdicts")
+        .arg(path)
+        .output()
+        .unwrap();
+    let said = String::from_utf8(said.stdout).unwrap();
+    let mut heads: Vec<&str> = said.lines().filter(|l| l.starts_with("## ")).collect();
+    let all = heads.len();
+    heads.sort_unstable();
+    heads.dedup();
+    assert_eq!(heads.len(), all, "a paper stands there twice: {heads:?}");
+    for record in report["records"].as_array().unwrap() {
+        let verdicts = record["result"]["done"]["verdicts"].as_array();
+        for verdict in verdicts.into_iter().flatten() {
+            let [paper, paragraph] = ["paper", "paragraph"].map(|key| verdict[key].as_str());
+            assert!(heads.contains(&&*format!("## {}", paper.unwrap())));
+            let paragraph = paragraph.unwrap().replace('<', "&lt;");
+            assert!(said.contains(&paragraph), "{verdict}");
+        }
     }
 }
 
