@@ -17,40 +17,35 @@ const PICTURE: &str = "figure-3.svg";
 /// The plot that is the picture: the paper's Figure 3, on pages on which moving overtakes copying.
 pub(crate) const PLOT: &str = "figure-3-huge-hot-polling";
 
-/// Writes both into a directory, which has the document.
+/// Writes both into a directory, which has the document: or neither, where the report lacks the plot, since
+/// the picture would be of another run.
 pub(crate) fn write(directory: &Path, report: &Report) -> Result<()> {
-    let path = directory.join(DOCUMENT);
-    let output = |path: &Path| {
-        let path = path.to_owned();
-        move |source: io::Error| LabError::Output { path, source }
-    };
+    let (path, picture) = (directory.join(DOCUMENT), directory.join(PICTURE));
     let before = fs::read_to_string(&path).map_err(output(&path))?;
     let text = document(&before, report).ok_or_else(|| {
         let missing = io::Error::other(format!("it has no line {MARK}"));
         output(&path)(missing)
     })?;
-    let picture = directory.join(PICTURE);
-    match picture_of(report) {
-        Some(svg) => crate::run::write(&picture, &svg)?,
-        // The picture of another run would stand beside these verdicts.
-        None => match fs::remove_file(&picture) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(output(&picture)(error));
-            }
-            _ => {}
-        },
-    }
+    let svg = picture_of(report).ok_or_else(|| {
+        let missing = io::Error::other(format!(
+            "the report has no plot `{PLOT}`, which `run all` on two processors has"
+        ));
+        output(&picture)(missing)
+    })?;
+    crate::run::write(&picture, &svg)?;
     crate::run::write(&path, &text)
+}
+
+fn output(path: &Path) -> impl FnOnce(io::Error) -> LabError {
+    let path = path.to_owned();
+    move |source| LabError::Output { path, source }
 }
 
 /// The document anew: its head as it was, and this run. `None` without the line between.
 fn document(before: &str, report: &Report) -> Option<String> {
     let (head, _) = before.split_once(MARK)?;
     let verdicts = markdown::verdicts(report);
-    let picture = picture_of(report).map_or_else(
-        || format!("This run has no plot `{PLOT}`, so no picture is here."),
-        |_| format!("![Latency of a message against its size, moved and copied]({PICTURE})"),
-    );
+    let picture = format!("![Latency of a message against its size, moved and copied]({PICTURE})");
     Some(format!("{head}{MARK}\n\n{picture}\n\n{verdicts}"))
 }
 
@@ -99,11 +94,13 @@ mod tests {
         assert!(first.starts_with("# Head\n") && first.contains("(figure-3.svg)"));
         assert!(!first.contains("earlier"), "{first}");
         assert!(read(&picture).contains("<svg"));
-        // Again is the same; and a run without the plot leaves no picture of another.
+        // Again is the same; and a run without the plot changes neither.
         write(&directory, &with_plot(PLOT)).unwrap();
-        assert_eq!(read(&document), first);
-        write(&directory, &with_plot("another")).unwrap();
-        assert!(!picture.exists() && !read(&document).contains("(figure-3.svg)"));
+        let before = (read(&document), read(&picture));
+        assert_eq!(before.0, first);
+        let refused = write(&directory, &with_plot("another")).unwrap_err();
+        assert!(refused.to_string().contains(PLOT), "{refused}");
+        assert_eq!((read(&document), read(&picture)), before);
         // What people wrote is not overwritten where nothing says from where on.
         fs::write(&document, "all by hand").unwrap();
         let refused = write(&directory, &with_plot(PLOT)).unwrap_err();
