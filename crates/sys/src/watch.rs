@@ -146,7 +146,7 @@ impl Timer {
         Ok(timer)
     }
 
-    fn set(&self, first: Duration, every: Option<Duration>) -> io::Result<()> {
+    pub(crate) fn set(&self, first: Duration, every: Option<Duration>) -> io::Result<()> {
         let spec = |time: Duration| Timespec::try_from(time).map_err(|_| Errno::INVAL);
         let zero = Duration::ZERO;
         let setting = Itimerspec {

@@ -16,7 +16,7 @@ use portolan_node::config;
 use portolan_node::engine::{Engine, Happened};
 use portolan_node::state::State;
 use portolan_proto::node::Settings;
-use portolan_sys::process::{poll, random};
+use portolan_sys::process::{Poller, poll, random};
 use portolan_transport::clock::{Clock, SystemClock};
 use portolan_transport::tls::{LinkOptions, links};
 use portolan_transport::{
@@ -159,6 +159,7 @@ impl Place {
         let mut engine = self.engine()?;
         let mut door = self.door(&mut says)?;
         let mut linked = BTreeSet::new();
+        let mut poller = Poller::new().map_err(system("cannot wait"))?;
         loop {
             let now = self.clock.now();
             door.step(&mut engine, now)?;
@@ -194,7 +195,7 @@ impl Place {
             let wakes = engine.wake_at().into_iter().chain(door.wake_at());
             let wake = wakes.min();
             let by = wake.map(|at| Instant::now() + at.saturating_sub(self.clock.now()));
-            let ready = poll(&fds, by).map_err(system("cannot wait"))?;
+            let ready = poller.poll(&fds, by).map_err(system("cannot wait"))?;
             engine.polled(&ready[others..]);
             if end.is_some() && ready.first().is_some_and(|first| first.any()) {
                 return Ok(());

@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 
 use portolan_abi::join::JoinOutcome;
 use portolan_proto::node::Settings;
-use portolan_sys::process::{EventFd, poll, random};
+use portolan_sys::process::{EventFd, Poller, random};
 use portolan_transport::clock::Clock;
 use portolan_transport::tls::{Cluster, LinkOptions, links};
 use portolan_transport::{
@@ -145,6 +145,7 @@ struct Node {
     /// Nodes whose link is gone, and since when.
     lost: BTreeMap<NodeId, Duration>,
     ending: bool,
+    poller: Poller,
 }
 
 impl Node {
@@ -172,6 +173,7 @@ impl Node {
         };
         let now = clock.now();
         let event = EventFd::new().map_err(NodeError::system("cannot make a descriptor"))?;
+        let poller = Poller::new().map_err(NodeError::system("cannot make a descriptor"))?;
         let dials = config.peers.iter();
         let mut settings = Settings::new(
             cluster.node(),
@@ -212,6 +214,7 @@ impl Node {
             transport,
             listener,
             trust,
+            poller,
         };
         node.state_all();
         node.look();
@@ -261,7 +264,10 @@ impl Node {
         let due = due.min().unwrap_or(now);
         let wake = self.engine.wake_at().map_or(due, |wake| wake.min(due));
         let by = Instant::now() + wake.saturating_sub(now);
-        let ready = poll(&fds, Some(by)).map_err(NodeError::system("cannot wait"))?;
+        let ready = self
+            .poller
+            .poll(&fds, Some(by))
+            .map_err(NodeError::system("cannot wait"))?;
         self.engine.polled(&ready[others..]);
         let is_called = ready.iter().take(others).any(|ready| ready.any());
         Ok(is_called || self.clock.now() >= due)
