@@ -200,7 +200,17 @@ pub(super) fn collect(
         let mut has_moved = false;
         for at in 0..sources.len() {
             let ends = ended_at.is_some() && (at > 0 || !waits);
-            match ask(node, plan, &mut sources, at, ends)? {
+            let asked = match ask(node, plan, &mut sources, at, ends) {
+                Ok(asked) => asked,
+                // What has come is written all the same.
+                Err(why) if sources.iter().any(|it| !it.events.is_empty()) => {
+                    sources[0].left_out = Some(why.to_string());
+                    ended_by = Some("node");
+                    break;
+                }
+                Err(why) => return Err(why),
+            };
+            match asked {
                 Asked::Nothing => {}
                 Asked::Came(measured) => {
                     has_moved = true;

@@ -223,7 +223,7 @@ fn describe(summary: &Summary) -> String {
         "{events} events of {processes} processes beside {nodes} nodes in {seconds:.1} s\n{between} messages from node to node, {within} within nodes\n"
     );
     if summary.ended_by == "node" {
-        text += "the node beside this command has ended\n";
+        text += "the node beside this command has ended, or does not answer\n";
     }
     for (at, node) in summary.nodes.iter().enumerate() {
         let name = harmless(&node.name);
