@@ -225,6 +225,8 @@ impl Engine {
                 if question.kinds.len() > MOST_KINDS {
                     return Err("it was asked for more kinds of events than there are".to_owned());
                 }
+                // First: what ends with it switches off what this process traces.
+                self.machine.recorder = None;
                 let (domain, kinds) = (&span.domain, &question.kinds);
                 let recorder = Recorder::new(span.key, domain, (by, question.session), kinds, now);
                 let domain = question.domain.clone();

@@ -127,6 +127,13 @@ fn each_message_departs_and_arrives_under_one_key() {
     until("nobody is traced", || {
         hall.domain.tracer().is_none() && roof.domain.tracer().is_none()
     });
+    // And on again at once, for another command.
+    let second = Question {
+        session: 8,
+        ..question(1, 0)
+    };
+    assert_eq!(asked(&roof, &hall, &second)["refused"], Value::Null);
+    assert!(hall.domain.tracer().is_some());
 }
 
 #[test]
