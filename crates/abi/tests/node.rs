@@ -132,6 +132,8 @@ fn examples() -> Vec<(Record<'static>, &'static str)> {
         ),
         (Record::Renew(b"request"), "72657175 657374"),
         (Record::Renewed(b"certificate"), "63657274 69666963 617465"),
+        (Record::Inspect(b"question"), "71756573 74696f6e"),
+        (Record::Inspected(b"answer"), "616e7377 6572"),
         (Record::Statement(b"statement"), "73746174 656d656e 74"),
         (
             Record::Members(vec![
@@ -303,7 +305,6 @@ fn unknown_records_are_skipped_if_they_are_optional() {
         RecordKind::Revoke,
         RecordKind::Flushed,
         RecordKind::Follow,
-        RecordKind::Inspect,
     ];
     let kinds = reserved.iter().map(|kind| *kind as u16);
     for kind in kinds.chain([0, 30, 1000, u16::MAX]) {

@@ -345,7 +345,7 @@ pub(crate) struct TopArgs {
     /// Watch a node: by its name, or its state directory (default: the one of `portolan node status`)
     #[arg(long, value_name = "NAME|DIRECTORY", num_args = 0..=1, conflicts_with_all = ["domain", "named", "user"])]
     #[expect(clippy::option_option, reason = "the flag may stand alone")]
-    pub(crate) node: Option<Option<String>>,
+    pub(crate) node: Option<Option<OsString>>,
     /// Seconds between two looks, 0.05 to 3600
     #[arg(long, short, default_value_t = 1.0, value_name = "SECONDS", value_parser = interval)]
     pub(crate) interval: f64,
@@ -375,9 +375,14 @@ fn interval(text: &str) -> Result<f64, String> {
 /// and nothing stays on if this command is killed. The file is in the Chrome trace event
 /// format: a process for each space, a track for each thread, an arrow from each message's
 /// send to its receive, from each write to its reads, from each call to its answer. What the rings could not keep is counted as lost.
+///
+/// With --nodes: this machine's node asks its peers for what happens in the domain there. The file has a
+/// process for each space beside each node, by one clock, and an arrow from where a message departs to
+/// where it arrives. How far the clocks of the nodes are apart is measured, and told with its error; so is
+/// what is uncertain because of it. A node that does not answer is told, and left out.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = concat!("Example:\n  portolan trace frames --seconds 2\n  portolan trace frames --events send,receive,wake --output frames.json", exit_codes!())
+    after_help = concat!("Example:\n  portolan trace frames --seconds 2\n  portolan trace frames --events send,receive,wake --output frames.json\n  portolan trace --nodes --seconds 2", exit_codes!())
 )]
 pub(crate) struct TraceArgs {
     /// The domain; may be left out if there is only one
@@ -387,6 +392,9 @@ pub(crate) struct TraceArgs {
     /// The user whose domain it is, by number (default: you, unless only another has one)
     #[arg(long, value_name = "UID")]
     pub(crate) user: Option<u32>,
+    /// Trace a domain that nodes span, at all of them; the node is the one of `portolan node status`
+    #[arg(long, conflicts_with_all = ["user", "ring"])]
+    pub(crate) nodes: bool,
     /// End after so long (default: at Ctrl-C)
     #[arg(long, value_name = "SECONDS", value_parser = timeout)]
     pub(crate) seconds: Option<f64>,

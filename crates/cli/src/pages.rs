@@ -1,11 +1,8 @@
 //! `portolan completions` and `portolan man` print what the command line's own description yields.
 
-use std::path::Path;
-
 use clap::{Command, CommandFactory as _};
 use clap_complete::aot;
-use clap_mangen::Man;
-use portolan_measure::out;
+use portolan_measure::{out, pages};
 
 use crate::args::{Args, CompletionsArgs, ManArgs, Shell};
 use crate::error::{CliError, Result};
@@ -52,7 +49,8 @@ pub(crate) fn man(args: &ManArgs) -> Result<()> {
     // Names subcommands in full: `portolan-port-send`.
     command.build();
     if let Some(directory) = &args.output {
-        return write_all(&command, directory);
+        let written = pages::write_all(&command, directory);
+        return written.map_err(|(path, source)| CliError::Output { path, source });
     }
     let mut chosen = &command;
     for name in &args.of {
@@ -62,27 +60,6 @@ pub(crate) fn man(args: &ManArgs) -> Result<()> {
                 name: args.of.join(" "),
             })?;
     }
-    let page = page(chosen).map_err(CliError::system("writing the page"))?;
+    let page = pages::page(chosen).map_err(CliError::system("writing the page"))?;
     Ok(out::print(&String::from_utf8_lossy(&page))?)
-}
-
-fn page(command: &Command) -> std::io::Result<Vec<u8>> {
-    let mut page = Vec::new();
-    Man::new(command.clone())
-        .source(concat!("portolan ", env!("CARGO_PKG_VERSION")))
-        .manual("Portolan")
-        .render(&mut page)?;
-    Ok(page)
-}
-
-/// The pages of a command and of all its subcommands, each in its file.
-fn write_all(command: &Command, directory: &Path) -> Result<()> {
-    let name = command.get_display_name().unwrap_or(command.get_name());
-    let path = directory.join(format!("{name}.1"));
-    let written = page(command).and_then(|page| std::fs::write(&path, page));
-    written.map_err(|source| CliError::Output { path, source })?;
-    for sub in command.get_subcommands() {
-        write_all(sub, directory)?;
-    }
-    Ok(())
 }

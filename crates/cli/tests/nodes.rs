@@ -12,7 +12,9 @@ use portolan_testkit::{PATIENCE, unique, until};
 use rustix::process::Signal;
 use serde_json::Value;
 use shown::Shown;
+use std::ffi::OsStr;
 use std::io::{Read as _, Write as _};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::UnixListener;
 use std::process::Output;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -168,6 +170,11 @@ fn where_no_node_runs_or_answers_it_says_what_to_do() {
     assert!(complaint(top, 2).contains("portolan node up"));
     let top = portolan(&["top", "--node", "no-such-node", "--json"]);
     assert!(complaint(top, 2).contains("no node named \"no-such-node\""));
+    // A path is not always text.
+    let odd = folder.join(OsStr::from_bytes(b"stat\xff"));
+    let mut top = std::process::Command::new(env!("CARGO_BIN_EXE_portolan"));
+    let top = top.args(["top", "--json", "--node"]).arg(&odd).output();
+    assert!(complaint(top.unwrap(), 2).contains("no node runs"));
     // Something else has the socket.
     let listener = UnixListener::bind(folder.join("control.sock")).unwrap();
     let other = std::thread::spawn(move || {

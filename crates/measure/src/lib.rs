@@ -1,5 +1,6 @@
-//! This crate holds what the programs `portolan` and `portolan-lab` share. With the feature `bench`
-//! that is all of the table; without it, `child`, `error`, `out` and `words`.
+//! This crate holds what the programs `portolan`, `portolan-node` and `portolan-lab` share. With the
+//! feature `bench` that is all of the table but `pages`, which has a feature of its own; without both,
+//! `child`, `error`, `out` and `words`.
 //!
 //! | module | holds |
 //! |---|---|
@@ -16,6 +17,7 @@
 //! | [`machine`] | what a run was measured on |
 //! | [`out`] | text that survives a reader who leaves, tables, sizes |
 //! | [`words`] | the command line |
+//! | `pages` | manual pages |
 //! | [`error`] | why a run failed |
 //!
 //! Which rows there are, what they must reach and how they are printed is each
@@ -38,6 +40,8 @@ pub mod instructions;
 #[cfg(feature = "bench")]
 pub mod machine;
 pub mod out;
+#[cfg(feature = "pages")]
+pub mod pages;
 #[cfg(feature = "bench")]
 pub mod payload;
 #[cfg(feature = "bench")]

@@ -58,8 +58,8 @@ pub use programs::{
     MAX_DIRECTORY, MAX_REASON, PROGRAMS_VERSION, SpanAnswer, SpanOutcome, SpanRequest,
 };
 pub use record::{
-    Announce, Dead, DeadReason, Lent, MAX_RECORD, PORT_SECRET, PortId, Record, RecordFlags,
-    RecordHead, RecordKind, Resolve, ResolveFailure, Sent,
+    Announce, Dead, DeadReason, Lent, MAX_INSPECTED, MAX_QUESTION, MAX_RECORD, PORT_SECRET, PortId,
+    Record, RecordFlags, RecordHead, RecordKind, Resolve, ResolveFailure, Sent,
 };
 pub use reference::{Claim, Reference, ReferenceKind};
 pub use statement::{MAX_STATEMENT, Stated, Statement, StatementHead, StatementKind, to_sign};

@@ -21,6 +21,11 @@ pub const MAX_RECORD: u32 = (RecordHead::BYTES
 const _: () = assert!(
     RecordHead::BYTES + 4 + MAX_MEMBERS * (NodeId::BYTES + 1 + MAX_ADDRESS) <= MAX_RECORD as usize
 );
+/// Bytes of a question that a node asks about another one, at the most.
+pub const MAX_QUESTION: usize = 2048;
+/// Bytes of the answer.
+pub const MAX_INSPECTED: usize = 32 * 1024;
+const _: () = assert!(RecordHead::BYTES + MAX_INSPECTED <= MAX_RECORD as usize);
 /// Bytes of the secret in a port's reference.
 pub const PORT_SECRET: usize = 16;
 
@@ -89,8 +94,10 @@ codes! {
         Flushed = 51,
         /// Reserved: a channel is followed.
         Follow = 52,
-        /// Reserved: what `ls`, `top` and `trace` show.
+        /// [`Record::Inspect`].
         Inspect = 64,
+        /// [`Record::Inspected`].
+        Inspected = 65,
     }
 }
 
@@ -402,6 +409,10 @@ pub enum Record<'a> {
         /// Which flow.
         flow: u32,
     },
+    /// A question about what the node and its domain do, for people to look at.
+    Inspect(&'a [u8]),
+    /// The answer.
+    Inspected(&'a [u8]),
 }
 
 impl<'a> Record<'a> {
@@ -522,6 +533,14 @@ impl<'a> Record<'a> {
                 out.extend(flow.to_le_bytes());
                 K::WantSenders
             }
+            Self::Inspect(question) => {
+                out.extend(*question);
+                K::Inspect
+            }
+            Self::Inspected(answer) => {
+                out.extend(*answer);
+                K::Inspected
+            }
         };
         (kind, 0)
     }
@@ -566,9 +585,9 @@ impl<'a> Record<'a> {
             K::Resumed => Self::Resumed,
             K::Ping => Self::Ping(from.field("ping")?),
             K::Bye => Self::Bye(from.field("bye")?),
-            K::Renew => Self::Renew(certificate(head, from)?),
-            K::Renewed => Self::Renewed(certificate(head, from)?),
-            K::Statement => Self::Statement(certificate(head, from)?),
+            K::Renew => Self::Renew(all(head, from, MAX_CERTIFICATE, "certificate")?),
+            K::Renewed => Self::Renewed(all(head, from, MAX_CERTIFICATE, "certificate")?),
+            K::Statement => Self::Statement(all(head, from, MAX_CERTIFICATE, "certificate")?),
             K::Members => Self::Members(members::get(from)?),
             K::Message => Self::Message(MessageRecord::get(from, false)?),
             K::Answer => Self::Answer(MessageRecord::get(from, true)?),
@@ -608,6 +627,8 @@ impl<'a> Record<'a> {
             K::WantSenders => Self::WantSenders {
                 flow: from.field("flow")?,
             },
+            K::Inspect => Self::Inspect(all(head, from, MAX_QUESTION, "question")?),
+            K::Inspected => Self::Inspected(all(head, from, MAX_INSPECTED, "answer")?),
             // Reserved: a later version fills them in.
             _ => return Ok(None),
         }))
@@ -644,14 +665,17 @@ impl<'a> Resolve<'a> {
     }
 }
 
-/// All that follows the head.
-fn certificate<'a>(head: &RecordHead, from: &mut Reader<'a>) -> Result<&'a [u8], DecodeError> {
+/// All that follows the head: so many bytes at the most.
+fn all<'a>(
+    head: &RecordHead,
+    from: &mut Reader<'a>,
+    most: usize,
+    field: &'static str,
+) -> Result<&'a [u8], DecodeError> {
     let length = (head.length as usize).saturating_sub(RecordHead::BYTES);
-    match (1..=MAX_CERTIFICATE).contains(&length) {
+    match (1..=most).contains(&length) {
         true => from.bytes(length),
-        false => Err(DecodeError::Value {
-            field: "certificate",
-        }),
+        false => Err(DecodeError::Value { field }),
     }
 }
 

@@ -1,20 +1,24 @@
 //! Finds the state directory of a node: named, this user's, or that of a running node with a name.
 
+use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use portolan_measure::MeasureError;
 use portolan_sys::socket;
 
-use super::{Answer, Node, SOCKET};
+use super::{Came, Node, QUESTION, SOCKET, Status};
 use crate::error::{CliError, Result};
 
-/// How long each node has to say its name, where one is looked for by that.
-const SAYS_ITS_NAME: Duration = Duration::from_secs(1);
+/// How long all nodes together have to say their names, where one is looked for by that.
+const SAY_THEIR_NAMES: Duration = Duration::from_secs(1);
+/// How long each of them has to take the question: one that is stopped takes it at once, unless many
+/// wait for it.
+const TAKES: Duration = Duration::from_millis(50);
 
 /// The state directory of the node that was named, or of this user's.
-pub(super) fn state(named: Option<&str>) -> Result<PathBuf> {
+pub(super) fn state(named: Option<&OsStr>) -> Result<PathBuf> {
     let Some(named) = named else {
         return portolan::proxy::state_directory().ok_or_else(|| CliError::Refused {
             what: "PORTOLAN_NODE_STATE is no absolute path, or there is no home directory"
@@ -24,27 +28,22 @@ pub(super) fn state(named: Option<&str>) -> Result<PathBuf> {
     };
     // No name of a node has a slash.
     let path = Path::new(named);
-    if named.contains('/') || path.is_dir() {
+    if named.as_bytes().contains(&b'/') || path.is_dir() {
         return Ok(path.to_owned());
     }
-    let all = running()?;
     let mut found = Vec::new();
     let mut others = Vec::new();
-    for state in all {
-        let mut node = Node { state, asked: None };
-        // One that does not answer, or may not be asked, has no name here.
-        let Ok(Answer::Is(status)) = node.ask(SAYS_ITS_NAME) else {
-            continue;
-        };
-        match status.name == named {
-            true => found.push(node.state),
-            false => others.push(status.name.clone()),
+    for (state, name) in names(running()?) {
+        match OsStr::new(&name) == named {
+            true => found.push(state),
+            false => others.push(name),
         }
     }
+    let named = named.to_string_lossy().into_owned();
     match &found[..] {
         [only] => Ok(only.clone()),
         [] => Err(CliError::NoNodeNamed {
-            name: named.to_owned(),
+            name: named,
             others,
         }),
         several => {
@@ -56,6 +55,29 @@ pub(super) fn state(named: Option<&str>) -> Result<PathBuf> {
             })
         }
     }
+}
+
+/// What nodes are called, by their state directories. All are asked before the first answer is waited for:
+/// one that is stopped holds up no other. One that does not answer, or may not be asked, has no name here.
+fn names(states: Vec<PathBuf>) -> Vec<(PathBuf, String)> {
+    let asked = states.into_iter().filter_map(|state| {
+        let node = Node { state, asked: None };
+        let asked = node.begin(QUESTION, TAKES).ok()?;
+        Some((node, asked))
+    });
+    let asked: Vec<_> = asked.collect();
+    let end = Instant::now() + SAY_THEIR_NAMES;
+    let named = asked.into_iter().filter_map(|(node, asked)| {
+        // Behind the deadline, what has come by then is still read.
+        let left = end.saturating_duration_since(Instant::now());
+        let left = left.max(Duration::from_millis(1));
+        let Ok(Some(Came::Answer(came))) = node.hear(Some(asked), QUESTION, left) else {
+            return None;
+        };
+        let status: Status = serde_json::from_slice(&came).ok()?;
+        Some((node.state, status.name))
+    });
+    named.collect()
 }
 
 /// State directories of nodes that run in this network namespace: a socket for commands, beside the
@@ -70,4 +92,37 @@ fn running() -> Result<Vec<PathBuf>> {
         is_node.then(|| state.to_owned())
     });
     Ok(states.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read as _, Write as _};
+    use std::os::unix::net::UnixListener;
+
+    #[test]
+    fn all_nodes_are_asked_before_any_has_to_answer() {
+        let folder = std::env::temp_dir().join(portolan_testkit::unique("names"));
+        let states: Vec<PathBuf> = ["one", "two", "three"].map(|it| folder.join(it)).into();
+        let listen = |state: &PathBuf| {
+            std::fs::create_dir_all(state).unwrap();
+            UnixListener::bind(state.join(SOCKET)).unwrap()
+        };
+        let mut listeners: Vec<UnixListener> = states.iter().map(listen).collect();
+        // The third never answers, and keeps nobody from it.
+        let silent = listeners.pop();
+        let answers = std::thread::spawn(move || {
+            let asked: Vec<_> = listeners.iter().map(|it| it.accept().unwrap().0).collect();
+            for (mut socket, name) in asked.into_iter().zip(["hall", "roof"]) {
+                // A socket that is closed with something unread in it takes back what it has said.
+                assert!(socket.read(&mut [0; 100]).unwrap() > 0);
+                write!(socket, "{{\"name\":{name:?}}}").unwrap();
+            }
+        });
+        let found: Vec<String> = names(states).into_iter().map(|(_, name)| name).collect();
+        assert_eq!(found, ["hall", "roof"]);
+        answers.join().unwrap();
+        drop(silent);
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
 }

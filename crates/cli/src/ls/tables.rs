@@ -306,7 +306,7 @@ pub(super) fn cut(name: &str, places: usize) -> String {
 }
 
 /// A name, which another process chose, without what a terminal would obey.
-fn harmless(name: &str) -> String {
+pub(crate) fn harmless(name: &str) -> String {
     name.replace(char::is_control, "?")
 }
 

@@ -19,51 +19,75 @@ const UNKNOWN: u32 = 1 << 30;
 
 /// A trace event; only those fields are written that its phase has.
 #[derive(Serialize)]
-struct Entry<'a> {
-    name: &'a str,
-    ph: &'static str,
-    ts: f64,
-    pid: u32,
-    tid: u32,
+pub(super) struct Entry<'a> {
+    pub(super) name: &'a str,
+    pub(super) ph: &'static str,
+    pub(super) ts: f64,
+    pub(super) pid: u32,
+    pub(super) tid: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
-    cat: Option<&'static str>,
+    pub(super) cat: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    dur: Option<f64>,
+    pub(super) dur: Option<f64>,
     /// Which arrow.
     #[serde(skip_serializing_if = "Option::is_none")]
-    id: Option<u64>,
+    pub(super) id: Option<u64>,
     /// An arrow ends at the slice around it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    bp: Option<&'static str>,
+    pub(super) bp: Option<&'static str>,
     /// How far an instant is drawn.
     #[serde(skip_serializing_if = "Option::is_none")]
-    s: Option<&'static str>,
+    pub(super) s: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    args: Option<Arguments<'a>>,
+    pub(super) args: Option<Arguments<'a>>,
 }
 
 #[derive(Default, Serialize)]
-struct Arguments<'a> {
+pub(super) struct Arguments<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
-    name: Option<&'a str>,
+    pub(super) name: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    sort_index: Option<u8>,
+    pub(super) labels: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    port: Option<u16>,
+    pub(super) sort_index: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    port_name: Option<&'a str>,
+    pub(super) port: Option<u16>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    position: Option<u64>,
+    pub(super) port_name: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    bytes: Option<u64>,
+    pub(super) position: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    space: Option<u8>,
+    pub(super) bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    process: Option<u32>,
+    pub(super) space: Option<u8>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) process: Option<u32>,
+    /// The node at the other side of a message.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) peer: Option<&'a str>,
+    /// Of a message that arrives: how long it was under way, by two clocks, and by how much that is wrong
+    /// at the most.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) flight_us: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) flight_error_us: Option<f64>,
+}
+
+/// An event of a member of a domain.
+pub(super) struct Happened {
+    pub(super) at: Point,
+    /// Which domain, of several in one file: ports and positions are its own.
+    pub(super) domain: u32,
+    pub(super) kind: EventKind,
+    pub(super) took: u64,
+    pub(super) port: Option<u16>,
+    pub(super) position: Option<u64>,
+    pub(super) bytes: u64,
+    pub(super) about: Option<(u8, u32)>,
 }
 
 impl<'a> Entry<'a> {
-    fn new(name: &'a str, ph: &'static str, at: Point) -> Self {
+    pub(super) fn new(name: &'a str, ph: &'static str, at: Point) -> Self {
         Self {
             name,
             ph,
@@ -81,11 +105,11 @@ impl<'a> Entry<'a> {
 }
 
 /// A point on a thread's track.
-#[derive(Clone, Copy)]
-struct Point {
-    time: u64,
-    pid: u32,
-    tid: u32,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Point {
+    pub(super) time: u64,
+    pub(super) pid: u32,
+    pub(super) tid: u32,
 }
 
 /// A message of which one half is known.
@@ -98,7 +122,7 @@ struct Half {
 }
 
 /// Nanoseconds as the format counts: exact for months.
-fn micros(nanos: u64) -> f64 {
+pub(super) fn micros(nanos: u64) -> f64 {
     nanos as f64 / 1000.0
 }
 
@@ -110,9 +134,9 @@ pub(crate) struct Chrome<W> {
     empty: bool,
     processes: HashSet<u32>,
     threads: HashSet<(u32, u32)>,
-    halves: HashMap<(u16, u64), Half>,
+    halves: HashMap<(u32, u16, u64), Half>,
     /// The same, the oldest first.
-    order: VecDeque<(u16, u64)>,
+    order: VecDeque<(u32, u16, u64)>,
     /// Messages of which both halves were seen.
     pub(crate) arrows: u64,
 }
@@ -158,7 +182,7 @@ impl<W: Write> Chrome<W> {
         })?;
         self.entry(&Entry {
             args: Some(Arguments {
-                sort_index: Some(space.id),
+                sort_index: Some(space.id.into()),
                 ..Arguments::default()
             }),
             ..Entry::new("process_sort_index", "M", at)
@@ -176,6 +200,22 @@ impl<W: Write> Chrome<W> {
             tid: event.thread,
         };
         self.thread(at)?;
+        let happened = Happened {
+            at,
+            domain: 0,
+            kind: event.kind,
+            took: event.took,
+            port: event.port,
+            position: event.position,
+            bytes: event.bytes,
+            about: event.about,
+        };
+        self.happened(&happened, port_name)
+    }
+
+    /// The same, of any domain.
+    pub(super) fn happened(&mut self, event: &Happened, port_name: Option<&str>) -> io::Result<()> {
+        let at = event.at;
         let kind = event.kind.name();
         let name = match (event.port, port_name, event.about) {
             (_, Some(port), _) => format!("{kind} {port}"),
@@ -215,7 +255,7 @@ impl<W: Write> Chrome<W> {
             Kind::Read | Kind::Take => (false, true),
             _ => return Ok(()),
         };
-        self.half((port, position), Half { sent, shared, at })
+        self.half((event.domain, port, position), Half { sent, shared, at })
     }
 
     /// Ends the file.
@@ -230,7 +270,7 @@ impl<W: Write> Chrome<W> {
     }
 
     /// Notes a message's half; draws its arrow if the other half is known.
-    fn half(&mut self, message: (u16, u64), half: Half) -> io::Result<()> {
+    fn half(&mut self, message: (u32, u16, u64), half: Half) -> io::Result<()> {
         let other = match self.halves.get(&message) {
             Some(other) if other.sent != half.sent => *other,
             // A second reader before the writer: the first one's arrow is not drawn.
@@ -250,22 +290,27 @@ impl<W: Write> Chrome<W> {
         } else {
             (other, half)
         };
+        self.arrow("message", from.at, to.at)
+    }
+
+    /// Draws an arrow from slice to slice.
+    pub(super) fn arrow(&mut self, name: &str, from: Point, to: Point) -> io::Result<()> {
         self.arrows += 1;
         let (id, cat) = (Some(self.arrows), Some("message"));
         self.entry(&Entry {
             id,
             cat,
-            ..Entry::new("message", "s", from.at)
+            ..Entry::new(name, "s", from)
         })?;
         self.entry(&Entry {
             id,
             cat,
             bp: Some("e"),
-            ..Entry::new("message", "f", to.at)
+            ..Entry::new(name, "f", to)
         })
     }
 
-    fn remember(&mut self, message: (u16, u64), half: Half) {
+    fn remember(&mut self, message: (u32, u16, u64), half: Half) {
         self.halves.insert(message, half);
         self.order.push_back(message);
         // Most of those in the order have found their other half long ago.
@@ -312,7 +357,7 @@ impl<W: Write> Chrome<W> {
         })
     }
 
-    fn entry(&mut self, entry: &Entry<'_>) -> io::Result<()> {
+    pub(super) fn entry(&mut self, entry: &Entry<'_>) -> io::Result<()> {
         if !std::mem::replace(&mut self.empty, false) {
             self.out.write_all(b",\n")?;
         }

@@ -1,6 +1,8 @@
-//! `portolan trace` records what a domain does, event by event, into a file for Perfetto.
+//! `portolan trace` records what a domain does, event by event, into a file for Perfetto: here, or beside
+//! all nodes that span it.
 
 mod chrome;
+mod nodes;
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -54,6 +56,9 @@ pub(crate) fn run(args: &TraceArgs) -> Result<()> {
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(&told))
             .map_err(CliError::system("listening to signals"))?;
+    }
+    if args.nodes {
+        return nodes::run(args, &told);
     }
     let (name, user) = top::which(args.domain.as_deref(), args.user)?;
     let domain = join(&name, user)?;

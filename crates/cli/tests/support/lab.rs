@@ -34,6 +34,7 @@ impl Place {
     }
 
     /// What it says, after checking that it succeeds.
+    #[allow(dead_code, reason = "not every test asks it")]
     #[track_caller]
     pub(crate) fn says(&self, args: &[&str]) -> String {
         let output = self.command(args).output().unwrap();

@@ -17,6 +17,7 @@ use portolan_proto::node::{
 
 use super::arrivals::Arrivals;
 use super::payload::Payload;
+use super::recorder::{self, Passes, Recorder};
 use super::spans::{Span, Thing};
 
 /// A port of this machine that peers send to, or were given a right on.
@@ -86,6 +87,8 @@ pub(super) struct Machine {
     /// Requests of peers that have no place here, or whose answers cannot be waited for; and those of
     /// rights that need not be kept.
     pub(super) unheard: Vec<RequestKey>,
+    /// While a node traces one of its domains.
+    pub(super) recorder: Option<Box<Recorder>>,
     /// The engine's clock.
     pub(super) now: Duration,
 }
@@ -100,6 +103,26 @@ impl Machine {
     pub(super) fn name_of(&self, peer: NodeId) -> String {
         let name = self.names.get(&peer).cloned();
         name.unwrap_or_else(|| peer.to_string())
+    }
+
+    /// When something begins that a recording of the domain tells of, if there is one.
+    pub(super) fn records(&self, domain: DomainKey) -> Option<u64> {
+        let recorder = self.recorder.as_ref()?;
+        (recorder.domain == domain && !recorder.ended).then(recorder::clock)
+    }
+
+    /// What has begun then has ended: a message has departed, or arrived.
+    pub(super) fn passed(
+        &mut self,
+        began: Option<u64>,
+        departs: bool,
+        passes: Passes,
+        port: &str,
+        bytes: u64,
+    ) {
+        if let (Some(began), Some(recorder)) = (began, &mut self.recorder) {
+            recorder.passed(departs, passes, began, port, bytes);
+        }
     }
 
     /// Knows a port that peers may be lent: the one of before, if it is the same. And whether it is new.
@@ -447,8 +470,17 @@ impl Home<Payload> for Machine {
     fn deliver(&mut self, delivery: Delivery<Payload>) -> Result<(), Delivery<Payload>> {
         let (port, from, request) = (delivery.port, delivery.from, delivery.request);
         self.looked_at.insert(port);
+        let (number, bytes) = (delivery.number, delivery.message.bytes());
+        // While nobody traces, this looks once whether somebody does.
+        let lent = self.recorder.as_ref().and_then(|_| self.lent.get(&port));
+        let began = lent.and_then(|lent| self.records(lent.domain));
         let why = match self.put(delivery) {
             Ok(()) => {
+                if began.is_some() {
+                    let name = self.lent.get(&port).map(|lent| lent.name.clone());
+                    let passes = request.map_or(Passes::Message(from, number), Passes::Request);
+                    self.passed(began, false, passes, &name.unwrap_or_default(), bytes);
+                }
                 if let Some(lent) = self.lent.get_mut(&port) {
                     lent.delivered += 1;
                     self.delivered += 1;
@@ -474,6 +506,7 @@ fn thrown_away(port: PortKey, from: FlowKey, request: Option<RequestKey>) -> Del
     Delivery {
         port,
         from,
+        number: 0,
         request,
         deadline: None,
         message: node::Message::short(&[]),

@@ -16,6 +16,8 @@
 //! | `rights` | rights in messages, there and back; who wants to know when no sender is left |
 //! | `arrivals` | rights that have come, until their messages are in their ports |
 //! | `questions` | names that programs ask for |
+//! | `recorder` | what happens in a domain, while a node traces it |
+//! | `inspection` | what nodes ask one another about that |
 //! | `spanning` | domains come and go |
 //! | `spans` | a domain that is spanned, and what is waited for in it |
 //! | `report` | what a running engine says of itself |
@@ -33,12 +35,14 @@
 //! - **G4** What a peer sends ends at most its association.
 
 mod arrivals;
+mod inspection;
 mod link;
 mod machine;
 mod outgoing;
 mod payload;
 mod proxies;
 mod questions;
+mod recorder;
 mod report;
 mod rights;
 mod spanning;
@@ -57,6 +61,7 @@ use portolan_proto::node::{
 use portolan_sys::process::Ready;
 use portolan_transport::{Address, Connection, Peer, TransportError};
 
+pub use inspection::Question;
 pub use report::{LostReport, Report, RightsReport, SpanReport};
 
 use link::Link;
@@ -142,6 +147,20 @@ pub enum Happened {
         /// The statement.
         statement: Vec<u8>,
     },
+    /// A node traces a domain from now on: this one, or a peer.
+    Traced {
+        /// The node.
+        node: NodeId,
+        /// The domain's name among nodes.
+        domain: String,
+    },
+    /// A peer has answered what it was asked.
+    Inspected {
+        /// The peer.
+        node: NodeId,
+        /// What it says: nothing of it was checked.
+        answer: Vec<u8>,
+    },
     /// A domain cannot be spanned any more.
     SpanLost {
         /// Its name among nodes.
@@ -162,6 +181,8 @@ pub struct Engine {
     proxies: Proxies,
     questions: Questions,
     rights: Rights,
+    /// What peers have asked about what happens here.
+    asked: BTreeMap<NodeId, Vec<u8>>,
     happened: Vec<Happened>,
     /// The next turn comes at once: the last one has ended before all was served, or there is something
     /// to say.
@@ -190,6 +211,7 @@ impl Engine {
             proxies: Proxies::default(),
             questions: Questions::default(),
             rights: Rights::default(),
+            asked: BTreeMap::new(),
             happened: Vec::new(),
             goes_on: false,
         })
@@ -341,6 +363,7 @@ impl Engine {
             self.questions.wake_at(),
             self.rights.looks,
             self.proxies.wake_at(),
+            self.records_at(),
         ];
         links.chain(others.into_iter().flatten()).min()
     }
@@ -349,6 +372,9 @@ impl Engine {
     pub fn step(&mut self, now: Duration) {
         self.machine.now = now;
         let at = time(now);
+        if self.machine.recorder.is_some() {
+            self.compare_clocks();
+        }
         // What is promised to peers is counted by the slots that are free now.
         self.machine.count_slots(&mut self.node);
         for link in self.links.values_mut() {
@@ -383,6 +409,9 @@ impl Engine {
                 break;
             }
         }
+        if self.machine.recorder.is_some() {
+            self.look_at_recording();
+        }
         self.close_links();
     }
 
@@ -392,6 +421,10 @@ impl Engine {
         while let Some(event) = self.node.poll_event() {
             any = true;
             self.event(event);
+        }
+        // The last question of each: a peer that asks often gets no more answers than turns.
+        for (peer, question) in std::mem::take(&mut self.asked) {
+            self.inspected_by(peer, &question);
         }
         let now = self.protocol_time();
         for port in std::mem::take(&mut self.machine.dead) {
@@ -488,6 +521,11 @@ impl Engine {
             Event::Stated { peer, statement } => {
                 let node = peer;
                 self.happened.push(Happened::Stated { node, statement });
+            }
+            Event::Inspect { peer, question } => drop(self.asked.insert(peer, question)),
+            Event::Inspected { peer, answer } => {
+                let node = peer;
+                self.happened.push(Happened::Inspected { node, answer });
             }
             Event::Ended { request, outcome } => self.ended(request, outcome),
             _ => {}

@@ -27,6 +27,7 @@ use portolan_proto::node::{
 use super::Engine;
 use super::machine::{Asking, Waits, time};
 use super::payload::Payload;
+use super::recorder::Passes;
 use super::spans::Thing;
 
 /// Messages that are taken off one proxy in a turn: the others have their turn then.
@@ -244,11 +245,18 @@ impl Engine {
                 let Some(message) = self.outgoing(to, domain, message) else {
                     return true;
                 };
-                if let Err(refused) = self.node.send(flow, message) {
-                    // It was asked before: so it is the message.
-                    self.machine.left_behind += 1;
-                    self.take_rights_back(&refused.item.rights);
-                    return !matches!(refused.why, Unsent::Dead);
+                let (began, bytes) = (self.machine.records(domain), message.bytes());
+                let number = match self.node.send(flow, message) {
+                    Ok(number) => number,
+                    Err(refused) => {
+                        // It was asked before: so it is the message.
+                        self.machine.left_behind += 1;
+                        self.take_rights_back(&refused.item.rights);
+                        return !matches!(refused.why, Unsent::Dead);
+                    }
+                };
+                if began.is_some() {
+                    self.departed(began, id, Passes::Message(flow, number), bytes);
                 }
                 self.machine.sent += 1;
                 if let Some(proxy) = self.proxies.all.get_mut(&id) {
@@ -290,10 +298,14 @@ impl Engine {
         let (Some(flow), domain) = (proxy.flow, proxy.domain) else {
             return false;
         };
+        let (began, bytes) = (self.machine.records(domain), message.bytes());
         match self.node.request(flow, domain, None, message) {
             Ok(request) => {
                 proxy.sent += 1;
                 self.machine.sent += 1;
+                if began.is_some() {
+                    self.departed(began, id, Passes::Request(request), bytes);
+                }
                 let what = Waits::Answer(answer);
                 let asking = Asking { domain, what };
                 self.machine.asking.insert(request, asking);
@@ -317,6 +329,13 @@ impl Engine {
                 false
             }
         }
+    }
+
+    /// A message of a proxy has departed, and the domain is traced.
+    fn departed(&mut self, began: Option<u64>, id: u64, passes: Passes, bytes: u64) {
+        let proxy = self.proxies.all.get(&id);
+        let name = proxy.map_or("", |proxy| proxy.name.as_str());
+        self.machine.passed(began, true, passes, name, bytes);
     }
 
     /// Ends the requests at a peer whose programs have stopped to wait; whether there were some.
@@ -585,11 +604,14 @@ impl Engine {
         };
         match outcome {
             Outcome::Answered(node::Answer::Reply(reply)) => {
+                let (began, bytes) = (self.machine.records(domain), reply.bytes());
                 match self.incoming(domain, reply) {
                     // A client that is gone needs none.
                     Some(message) => drop(answer.reply(message)),
                     None => answer.dropped(),
                 }
+                let passes = Passes::Answer(request);
+                self.machine.passed(began, false, passes, "", bytes);
             }
             Outcome::PortDead | Outcome::Answered(node::Answer::ServerDead) => answer.server_dead(),
             Outcome::NodeLost => answer.node_lost(&self.machine.name_of(request.peer)),

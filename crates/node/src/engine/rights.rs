@@ -21,6 +21,7 @@ use super::Engine;
 use super::arrivals::Arrival;
 use super::machine::{Asking, Waits};
 use super::payload::Payload;
+use super::recorder::Passes;
 use super::spans::Thing;
 
 /// How often it is looked whether the receiver of a lent port wants to know when no sender is left.
@@ -148,14 +149,26 @@ impl Engine {
     /// Answers a request of a peer's with a message of this machine.
     fn reply(&mut self, request: RequestKey, domain: DomainKey, message: Message) {
         let to = (request.peer, request.association);
+        let began = self.machine.records(domain);
         let answer = match self.outgoing(to, domain, message) {
             Some(message) => node::Answer::Reply(message),
             None => node::Answer::Dropped,
         };
-        if let Err(refused) = self.node.answer(request, answer)
-            && let node::Answer::Reply(message) = refused.item
-        {
-            self.take_rights_back(&message.rights);
+        let bytes = match &answer {
+            node::Answer::Reply(message) => Some(message.bytes()),
+            _ => None,
+        };
+        match (self.node.answer(request, answer), bytes) {
+            (Err(refused), _) => {
+                if let node::Answer::Reply(message) = refused.item {
+                    self.take_rights_back(&message.rights);
+                }
+            }
+            (Ok(()), Some(bytes)) => {
+                let passes = Passes::Answer(request);
+                self.machine.passed(began, true, passes, "", bytes);
+            }
+            (Ok(()), None) => {}
         }
     }
 

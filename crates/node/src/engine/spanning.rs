@@ -41,6 +41,7 @@ impl Engine {
     pub(super) fn unspan_key(&mut self, key: DomainKey) {
         let now = self.protocol_time();
         self.drop_questions_of(key);
+        self.record_no_more(key);
         self.close_proxies_of(key);
         let lent = self.machine.lent.iter();
         let its = lent.filter(|(_, lent)| lent.domain == key);

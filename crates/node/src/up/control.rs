@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::clients::{Clients, Heard, WITHIN};
 use super::socket_file::{self, SocketFile};
+use crate::engine::Question;
 use crate::state::State;
 use crate::{NodeError, Result};
 
@@ -34,6 +35,14 @@ pub enum Ask {
     State {
         /// The statement, in hexadecimal digits.
         statement: String,
+    },
+    /// What happens in a domain, here or at a peer.
+    Inspect {
+        /// The peer's id; this node, if there is none.
+        #[serde(default)]
+        node: Option<String>,
+        /// The question.
+        question: Question,
     },
     /// To end, and to give its sockets to the process that asks: not a line, but these.
     Replace,

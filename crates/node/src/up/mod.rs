@@ -14,6 +14,7 @@
 mod clients;
 mod control;
 mod dial;
+mod inspections;
 mod log;
 mod members;
 mod metrics;
@@ -55,6 +56,7 @@ use crate::state::{Running, State};
 use crate::{NodeError, Result};
 use control::Control;
 use dial::{Dial, Phase};
+use inspections::Inspections;
 use members::Members;
 use metrics::{Counts, Metrics};
 use programs::Programs;
@@ -136,6 +138,10 @@ struct Node {
     /// There, if counters are asked for, but while it answers.
     metrics: Option<Metrics>,
     counts: Counts,
+    /// What commands ask peers.
+    inspections: Inspections,
+    /// Who has traced which domain, and when the log has said so, in the last minute.
+    traced: BTreeMap<(NodeId, String), Duration>,
     /// Names have been looked up, or domains joined.
     names: Arc<EventFd>,
     trust: Trust,
@@ -196,6 +202,8 @@ impl Node {
             spans: Spans::new(&config.spans),
             metrics: config.metrics.map(Metrics::new).transpose()?,
             counts: Counts::default(),
+            inspections: Inspections::default(),
+            traced: BTreeMap::new(),
             engine,
             id: cluster.node(),
             names: Arc::new(event),
@@ -453,6 +461,10 @@ impl Node {
                     Err(error) => self.log(&format!("cannot keep a certificate: {error}")),
                 },
                 Happened::Stated { node, statement } => self.hear(node, &statement),
+                Happened::Inspected { node, answer } => self.inspections.answered(node, answer),
+                Happened::Traced { node, domain } => {
+                    self.log_trace(node, &domain);
+                }
                 Happened::SpanLost { domain, why } => {
                     self.log(&format!("lost the domain {domain}: {why}"));
                     self.spans.lost(&domain, &why, self.clock.now());
@@ -460,6 +472,22 @@ impl Node {
             }
         }
         self.see_who_is_back();
+    }
+
+    /// Says who traces a domain; the same one not each time, because a peer must not fill a log.
+    fn log_trace(&mut self, node: NodeId, domain: &str) {
+        let now = self.clock.now();
+        self.traced.retain(|_, at| now.saturating_sub(*at) < LOOK);
+        let key = (node, domain.to_owned());
+        if self.traced.contains_key(&key) {
+            return;
+        }
+        let name = match node == self.id {
+            true => self.config.name.clone(),
+            false => self.engine.name_of(node),
+        };
+        self.log_of(node, &format!("{name} ({node}) traces the domain {domain}"));
+        self.traced.insert(key, now);
     }
 
     /// Says whose link is there again, with all that was between the two.
@@ -495,6 +523,7 @@ impl Node {
             let answer = match &ask {
                 Ask::Status => serde_json::to_string(&self.status()).unwrap_or_default(),
                 Ask::State { statement } => self.told(statement),
+                Ask::Inspect { node, question } => self.inspect(node.as_deref(), question),
                 Ask::Reload | Ask::Replace | Ask::Leave => "{}".to_owned(),
             };
             asked.push(ask);
@@ -503,7 +532,7 @@ impl Node {
         self.control = Some(control);
         for ask in asked {
             match ask {
-                Ask::Status | Ask::State { .. } | Ask::Replace => {}
+                Ask::Status | Ask::State { .. } | Ask::Inspect { .. } | Ask::Replace => {}
                 Ask::Reload => self.reload(),
                 Ask::Leave => self.ending = true,
             }

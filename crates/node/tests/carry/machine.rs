@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use portolan::Domain;
 use portolan_abi::node::NodeId;
 use portolan_node::config;
-use portolan_node::engine::{Engine, Happened, Report};
+use portolan_node::engine::{Engine, Happened, Question, Report};
 use portolan_proto::node::Settings;
 use portolan_sys::process::{EventFd, poll, random};
 use portolan_testkit::{unique, until};
@@ -104,6 +104,8 @@ enum Command {
     Adopt(Box<dyn Connection>, NodeId),
     Report(Sender<Report>),
     Happened(Sender<Vec<Happened>>),
+    /// Asks a node what happens there: itself, if none is named. What it says of itself is said back.
+    Inspect(Option<NodeId>, Question, Sender<Option<String>>),
     Unspan,
     Leave,
     /// Ends as if killed.
@@ -128,6 +130,7 @@ pub(crate) struct Machine {
     ports: Vec<String>,
     nodes: Vec<String>,
     clock: Arc<dyn Clock>,
+    ahead: Duration,
 }
 
 /// What a machine is made of.
@@ -137,6 +140,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) nodes: &'a [&'a str],
     pub(crate) patience: Patience,
     pub(crate) memory: Option<u64>,
+    /// How far the clock that it tells peers of is ahead.
+    pub(crate) ahead: Duration,
 }
 
 impl Default for Plan<'_> {
@@ -147,6 +152,7 @@ impl Default for Plan<'_> {
             nodes: &["*"],
             patience: Patience::default(),
             memory: None,
+            ahead: Duration::ZERO,
         }
     }
 }
@@ -187,6 +193,7 @@ impl Machine {
             ports: owned(plan.ports),
             nodes: owned(plan.nodes),
             clock,
+            ahead: plan.ahead,
         };
         machine.start();
         machine
@@ -200,6 +207,7 @@ impl Machine {
         settings.silent_after = self.patience.silent;
         settings.ping_after = self.patience.silent / 4;
         settings.dead_after = Some(self.patience.dead);
+        settings.clock_at_zero = self.ahead;
         let span = config::Span {
             domain: DOMAIN.to_owned(),
             local: self.local.clone(),
@@ -275,6 +283,14 @@ impl Machine {
         hears.recv().unwrap()
     }
 
+    /// Asks a node what happens there.
+    pub(crate) fn inspect(&self, peer: Option<&Self>, question: &Question) -> Option<String> {
+        let (says, hears) = channel();
+        let peer = peer.map(|peer| peer.id);
+        self.tell(Command::Inspect(peer, question.clone(), says));
+        hears.recv().unwrap()
+    }
+
     pub(crate) fn unspan(&self) {
         self.tell(Command::Unspan);
     }
@@ -341,6 +357,13 @@ fn run(
                 }
                 Command::Report(says) => says.send(engine.report(now)).unwrap(),
                 Command::Happened(says) => says.send(std::mem::take(&mut happened)).unwrap(),
+                Command::Inspect(None, question, says) => {
+                    says.send(Some(engine.inspect_here(&question))).unwrap();
+                }
+                Command::Inspect(Some(peer), question, says) => {
+                    engine.inspect(peer, &question);
+                    says.send(None).unwrap();
+                }
                 Command::Unspan => engine.unspan(DOMAIN),
                 Command::Leave => engine.leave(now),
                 Command::End => return interface,

@@ -10,6 +10,7 @@ mod machine;
 mod messages;
 mod rights;
 mod room;
+mod traced;
 
 /// Each scene over each network.
 macro_rules! scenes {

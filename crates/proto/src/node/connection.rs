@@ -32,6 +32,9 @@ pub(super) struct Connection {
     /// It asks for a certificate with this, and answers with that.
     pub(super) renew: Option<Vec<u8>>,
     pub(super) renewed: Option<Vec<u8>>,
+    /// It asks this about the peer, and answers with that: the last of each.
+    pub(super) inspect: Option<Vec<u8>>,
+    pub(super) inspected: Option<Vec<u8>>,
     /// So many of the node's statements were said on it.
     pub(super) stated: usize,
     /// It says which members the node knows.
@@ -56,6 +59,8 @@ impl Connection {
             ping: false,
             renew: None,
             renewed: None,
+            inspect: None,
+            inspected: None,
             stated: 0,
             tell: false,
             bye: None,
@@ -102,6 +107,16 @@ impl Connection {
             && let Some(certificate) = self.renewed.take()
         {
             return Some(Record::Renewed(&certificate).with(sent));
+        }
+        if self.met
+            && let Some(question) = self.inspect.take()
+        {
+            return Some(Record::Inspect(&question).with(sent));
+        }
+        if self.met
+            && let Some(answer) = self.inspected.take()
+        {
+            return Some(Record::Inspected(&answer).with(sent));
         }
         if self.met && std::mem::take(&mut self.tell) {
             let members = members.iter().map(|(node, address)| Member {

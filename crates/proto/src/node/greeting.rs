@@ -11,7 +11,8 @@ use crate::Time;
 use core::time::Duration;
 use portolan_abi::node::{
     ANSWERS, ByeReason, CONTROL, FEATURE_RIGHTS, Hello, HelloBody, MAX_CERTIFICATE, MAX_FLOWS,
-    MAX_KNOWN, MAX_STATEMENT, MAX_TRANSFERS, NodeId, Record, RecordFlags, RecordKind, WIRE,
+    MAX_INSPECTED, MAX_KNOWN, MAX_QUESTION, MAX_STATEMENT, MAX_TRANSFERS, NodeId, Record,
+    RecordFlags, RecordKind, WIRE,
 };
 
 impl<P: Clone> Node<P> {
@@ -243,6 +244,23 @@ impl<P: Clone> Node<P> {
                 }
                 Ok(())
             }
+            Some(Record::Inspect(question)) => {
+                let question = question.to_vec();
+                let proven = |it: &Connection| it.with.proven;
+                if self.connections.get(&id).is_some_and(proven)
+                    && let Some(peer) = self.carries_for(id)
+                {
+                    self.events.push_back(Event::Inspect { peer, question });
+                }
+                Ok(())
+            }
+            Some(Record::Inspected(answer)) => {
+                let answer = answer.to_vec();
+                if let Some(peer) = self.carries_for(id) {
+                    self.events.push_back(Event::Inspected { peer, answer });
+                }
+                Ok(())
+            }
             Some(Record::Resumed) => {
                 self.carried(now, id, |association, _| association.resumed());
                 let node = self.connections.get_mut(&id).map(|connection| {
@@ -296,6 +314,34 @@ impl<P: Clone> Node<P> {
             && let Some(connection) = self.carrying(peer)
         {
             connection.renewed = Some(certificate.to_vec());
+        }
+    }
+
+    /// Asks a peer what happens there, in place of what it was asked before and has not been told yet;
+    /// whether it is connected. [`Event::Inspected`] tells, unless the connection ends first.
+    pub fn inspect(&mut self, peer: NodeId, question: &[u8]) -> bool {
+        match self.carrying(peer) {
+            Some(connection) if (1..=MAX_QUESTION).contains(&question.len()) => {
+                connection.inspect = Some(question.to_vec());
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Has how far a peer's clock is ahead measured soon, if the peer is connected: by a ping that it echoes.
+    pub fn measure_clock(&mut self, peer: NodeId) {
+        if let Some(connection) = self.carrying(peer) {
+            connection.ping = true;
+        }
+    }
+
+    /// Answers [`Event::Inspect`], if the peer is connected.
+    pub fn inspected(&mut self, peer: NodeId, answer: &[u8]) {
+        if (1..=MAX_INSPECTED).contains(&answer.len())
+            && let Some(connection) = self.carrying(peer)
+        {
+            connection.inspected = Some(answer.to_vec());
         }
     }
 
@@ -630,6 +676,8 @@ fn carried_record<P: Clone>(
         | Record::Renew(_)
         | Record::Renewed(_)
         | Record::Statement(_)
+        | Record::Inspect(_)
+        | Record::Inspected(_)
         | Record::Members(_) => Ok(()),
     }
 }

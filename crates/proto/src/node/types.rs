@@ -328,6 +328,8 @@ pub struct Delivery<P> {
     pub port: PortKey,
     /// The flow that it came by, at the receiving end.
     pub from: FlowKey,
+    /// Its number in that flow: what [`super::Node::send`] has returned at the sender's node.
+    pub number: u64,
     /// Of a request: what [`super::Node::answer`] wants to hear.
     pub request: Option<RequestKey>,
     /// Of a request: when its client stops waiting.
@@ -523,6 +525,21 @@ pub enum Event<P> {
         peer: NodeId,
         /// The statement.
         statement: Vec<u8>,
+    },
+    /// A peer asks what happens here, for people to look at: [`super::Node::inspected`]. Only one that
+    /// has proved who it is may ask.
+    Inspect {
+        /// The peer.
+        peer: NodeId,
+        /// What it asks.
+        question: Vec<u8>,
+    },
+    /// A peer has answered [`super::Node::inspect`].
+    Inspected {
+        /// The peer.
+        peer: NodeId,
+        /// What it says.
+        answer: Vec<u8>,
     },
     /// The end of a request.
     Ended {

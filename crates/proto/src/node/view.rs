@@ -6,7 +6,7 @@ use super::machine::{Node, Peer};
 use super::types::{ConnectionId, DomainKey, FlowKey, PortKey};
 use crate::Time;
 use core::time::Duration;
-use portolan_abi::node::NodeId;
+use portolan_abi::node::{AssociationId, NodeId};
 
 /// What is known of a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,6 +40,17 @@ impl<P: Clone> Node<P> {
             round_trip: peer.round_trip,
             clock: peer.clock,
         })
+    }
+
+    /// The id of an association that goes on: both nodes have the same.
+    pub fn association(&self, peer: NodeId, serial: u64) -> Option<AssociationId> {
+        let association = self.peers.get(&peer)?.association.as_ref()?;
+        (association.serial == serial).then_some(association.id)
+    }
+
+    /// What the clock shows that peers are told of.
+    pub fn shown_clock(&self, now: Time) -> u64 {
+        self.settings.clock(now)
     }
 
     /// Peers with which there is an association.

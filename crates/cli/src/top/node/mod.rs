@@ -8,6 +8,7 @@
 mod head;
 mod table;
 
+use std::ffi::OsStr;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -21,7 +22,7 @@ pub(crate) struct Watch(Node);
 
 impl Watch {
     /// The node that was named, or this user's.
-    pub(crate) fn new(named: Option<&str>) -> Result<Self> {
+    pub(crate) fn new(named: Option<&OsStr>) -> Result<Self> {
         let mut node = Node::named(named)?;
         // One that does not run needs no terminal to say so.
         node.status()?;

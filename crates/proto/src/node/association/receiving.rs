@@ -264,6 +264,7 @@ impl<P: Clone> Association<P> {
             let delivery = Delivery {
                 port: receiving.port,
                 from: key,
+                number,
                 request: request.map(|request| super::super::RequestKey {
                     peer,
                     association,
