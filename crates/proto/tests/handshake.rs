@@ -167,6 +167,7 @@ fn clients_of_another_domain_are_answered() {
         most: 7,
         there: 1 << 20,
         back: 1 << 16,
+        window: 9,
     };
     all_ways(ask, granted);
 }

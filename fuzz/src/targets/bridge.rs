@@ -11,7 +11,9 @@ use portolan::{
     Access, ConnectOptions, Deadline, Domain, Message, OfferOptions, OfferedPort, Permissions,
     PortOptions, Protection, ReceiveRight, SendRight, WhenFull,
 };
-use portolan_abi::bridge::{Answer, Ask, DESCRIPTORS, Denied, Granted, connection_bytes};
+use portolan_abi::bridge::{
+    Answer, Ask, DESCRIPTORS, Denied, Granted, MAX_WINDOW, connection_bytes,
+};
 use portolan_abi::connect::OfferKind;
 use portolan_abi::handshake::Refusal;
 use portolan_abi::limits::{MAX_EXTENTS, MAX_HEADER, PAGE};
@@ -149,6 +151,7 @@ impl Place {
             most: if u.arbitrary()? { MOST } else { u.arbitrary()? },
             there,
             back,
+            window: u.int_in_range(0..=MAX_WINDOW)?,
         };
         let protection = if u.arbitrary()? {
             Protection::Sealed

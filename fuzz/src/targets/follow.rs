@@ -145,6 +145,7 @@ impl Place {
             most: u.int_in_range(0..=4000)?,
             there,
             back,
+            window: 0,
         };
         let answer = Answer::Granted(granted).encode();
         let bytes = connection_bytes(there, back).unwrap_or(0);

@@ -1,6 +1,7 @@
 //! Connects to a port of another domain.
 
 use super::control_socket::ControlSocket;
+use super::egress;
 use super::error::ConnectToError;
 use super::memory::{ConnectionMemory, MemoryError};
 use super::options::ConnectOptions;
@@ -29,6 +30,8 @@ use std::time::Duration;
 
 /// Before another attempt, when a connection ended before an answer came.
 const AGAIN: Duration = Duration::from_millis(20);
+/// The number of a connection's first port.
+pub(super) const FIRST: u32 = 0;
 
 impl Domain {
     /// A right on a port that another domain offers by this name
@@ -143,6 +146,9 @@ pub(super) fn send_over(
     pid: Option<u32>,
     options: &ConnectOptions,
 ) -> Result<SendRight, ConnectToError> {
+    if granted.window == 0 {
+        return Err(ConnectToError::Garbled);
+    }
     let there = Leaving {
         most: granted.most,
         sealed: ask.sealed,
@@ -160,13 +166,14 @@ pub(super) fn send_over(
     let shown = sought.show(domain.member(), PublicKind::ConnectedTo, port, pid);
     let egress = PortEgress {
         port: proxy,
-        wire,
+        number: FIRST,
         there,
         back: ask.most,
+        window: granted.window,
         name: sought.name.to_owned(),
         shown,
     };
-    egress.launch()?;
+    egress::launch(egress, wire)?;
     Ok(right)
 }
 

@@ -14,9 +14,8 @@ use crate::directory::{AcceptedConnection, OfferKind};
 use crate::space::Builder;
 use crate::space::public::Shown;
 use crate::{Deadline, Domain, EventKind, Protection};
-use portolan_abi::bridge::{Ask, Form};
+use portolan_abi::bridge::{Ask, Form, FrameKind};
 use portolan_abi::public::PublicKind;
-use portolan_abi::slot::Kind;
 use portolan_sys::socket::SocketError;
 use std::collections::VecDeque;
 use std::io;
@@ -336,11 +335,11 @@ impl ChannelIngress {
             Ok((read, self.message.len() as u64))
         };
         let frame = crossing(member, EventKind::Arrive, port, read).await?;
-        if frame.kind != Kind::Dropped {
+        if frame.kind != FrameKind::Dropped {
             self.shown.came(self.message.len() as u64);
         }
         match frame.kind {
-            Kind::Dropped => {
+            FrameKind::Dropped => {
                 self.writer = None;
                 Ok(())
             }

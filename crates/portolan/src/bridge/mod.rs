@@ -75,8 +75,12 @@ mod clients;
 mod codec;
 mod connect;
 mod control_socket;
+mod egress;
 mod error;
+mod flows;
 mod follow;
+mod ingress;
+mod let_in;
 mod memory;
 mod offered;
 mod offered_channel;
@@ -86,6 +90,7 @@ mod port_ingress;
 mod side;
 #[cfg(test)]
 mod tests;
+mod window;
 mod wire;
 
 pub use error::{ConnectToError, Violation, ViolationKind};

@@ -5,11 +5,11 @@
 //! overwritten, and says so with the next message (G6).
 
 use super::carrier::{Context, Word};
-use super::clients::{Bridge, Offered, Open, Place};
+use super::clients::{Bridge, Offered, Open, Seat};
 use super::codec;
 use super::error::{Over, Violation};
+use super::let_in::let_in;
 use super::options::{OfferOptions, ring_bytes};
-use super::port_ingress::let_in;
 use super::side::{Side, crossing};
 use crate::channel::{
     Channel, ChannelError, Lagging, ReadError, Reader, ReaderOptions, Signalling,
@@ -110,15 +110,10 @@ impl Offered for Heard {
         self.channel.member()
     }
 
-    async fn serve(
-        bridge: Arc<Bridge<Self>>,
-        client: Client,
-        place: Option<Place>,
-        context: Rc<Context>,
-    ) {
+    async fn serve(bridge: Arc<Bridge<Self>>, client: Client, seat: Seat, context: Rc<Context>) {
         let (uid, pid) = (client.peer.uid, client.peer.pid);
         let domain = bridge.domain.as_str();
-        let over = match ChannelEgress::let_in(&bridge, client, place.is_some(), &context).await {
+        let over = match ChannelEgress::let_in(&bridge, client, seat.has_place(), &context).await {
             Ok(mut egress) => {
                 tracing::info!(domain, uid, pid, "a client follows an offered channel");
                 bridge.stop.or(egress.carry_all()).await
@@ -126,6 +121,8 @@ impl Offered for Heard {
             Err(over) => over,
         };
         bridge.ended(uid, pid, over);
+        drop(bridge);
+        drop(seat);
     }
 }
 
@@ -170,6 +167,7 @@ impl ChannelEgress {
                 most: bridge.most,
                 there: *RING_BYTES.start(),
                 back: ring_bytes(ask.there.min(bridge.ring_bytes)),
+                window: 0,
             })
         })
         .await?;

@@ -8,12 +8,13 @@ use portolan::{
     SendError, SendRight, ViolationKind,
 };
 use portolan_abi::FORMAT_VERSION;
-use portolan_abi::bridge::{Answer, Ask, DESCRIPTORS, Denied, FrameHeader, Granted, WAKE, control};
+use portolan_abi::bridge::{
+    Answer, Ask, DESCRIPTORS, Denied, FrameHeader, FrameKind, Granted, WAKE, control,
+};
 use portolan_abi::connect::{ConnectAnswer, ConnectRequest, Maker, OfferKind, OfferName};
 use portolan_abi::handshake::Refusal;
 use portolan_abi::hello::socket_name;
 use portolan_abi::limits::LINE;
-use portolan_abi::slot::Kind;
 use portolan_sys::shared::Window;
 use portolan_sys::socket::{self, Address, SocketError};
 use portolan_testkit::{PATIENCE, unique, until};
@@ -285,7 +286,7 @@ fn counts_that_cannot_be() {
     let begun = preamble(
         &FrameHeader {
             extents: 1,
-            ..FrameHeader::new(Kind::Message)
+            ..FrameHeader::new(FrameKind::Message)
         },
         &[1 << 20],
     );
@@ -303,11 +304,17 @@ fn messages_that_cannot_be() {
     let mut frames = Vec::new();
     // No frame header; another kind; one that has something where none may be.
     frames.push(vec![0; 64]);
-    for kind in [Kind::Request, Kind::Reply, Kind::Dropped, Kind::ServerDead] {
+    for kind in [
+        FrameKind::Request,
+        FrameKind::Reply,
+        FrameKind::Dropped,
+        FrameKind::Fragment,
+        FrameKind::Accepted,
+    ] {
         frames.push(preamble(&FrameHeader::new(kind), &[]));
     }
     for (at, byte) in [(4, 200), (5, 9), (10, 1), (14, 1), (18, 1), (16, 1)] {
-        let mut bytes = preamble(&FrameHeader::new(Kind::Message), &[]);
+        let mut bytes = preamble(&FrameHeader::new(FrameKind::Message), &[]);
         bytes[at] = byte;
         bytes.resize(128, 0);
         frames.push(bytes);
@@ -340,7 +347,7 @@ fn messages_that_are_too_long() {
         let frame = FrameHeader {
             extents: lengths.len(),
             header: 5,
-            ..FrameHeader::new(Kind::Message)
+            ..FrameHeader::new(FrameKind::Message)
         };
         let bytes = preamble(&frame, lengths);
         let stranger = Stranger::new(&beside.name);
@@ -368,7 +375,7 @@ fn many_small_extents_count_as_the_pages_that_they_take() {
         let frame = FrameHeader {
             extents,
             header,
-            ..FrameHeader::new(Kind::Message)
+            ..FrameHeader::new(FrameKind::Message)
         };
         let mut bytes = preamble(&frame, &vec![1; extents]);
         bytes.resize((bytes.len() + extents * LINE).min(64 << 10), b'x');
@@ -419,7 +426,7 @@ fn half_a_message_is_none() {
     let mut beside = Beside::new();
     let frame = FrameHeader {
         extents: 2,
-        ..FrameHeader::new(Kind::Message)
+        ..FrameHeader::new(FrameKind::Message)
     };
     let bytes = preamble(&frame, &[4096, 500_000]);
     for written in [64, bytes.len() as u64, 8192, 64 << 10] {
@@ -451,7 +458,7 @@ fn whatever_is_scribbled_meanwhile_others_are_not_touched() {
                 let frame = FrameHeader {
                     extents: 1,
                     header: 3,
-                    ..FrameHeader::new(Kind::Message)
+                    ..FrameHeader::new(FrameKind::Message)
                 };
                 let bytes = preamble(&frame, &[50_000]);
                 stranger.says(&bytes, bytes.len() as u64 + 64);

@@ -1,10 +1,10 @@
 //! A wire over TCP, to show that a bridge needs no shared memory.
 
 use super::super::carrier::{self, Context};
-use super::super::clients::Place;
+use super::super::clients::Seat;
 use super::super::connect::{Sought, cap, send_over};
 use super::super::error::{Over, ViolationKind};
-use super::super::port_ingress::carry;
+use super::super::ingress::carry;
 use super::super::side::Side;
 use super::super::wire::{Agreed, Wire};
 use super::super::{ConnectOptions, OfferedPort};
@@ -52,20 +52,12 @@ fn pair() -> [TcpStream; 2] {
 pub(super) fn stranger(offered: &OfferedPort, most: u64) -> TcpStream {
     let [ours, theirs] = pair();
     let bridge = Arc::clone(&offered.open.bridge);
-    let (running, place) = (bridge.stop.begin(), Place::take(&bridge));
+    let seat = Seat::take(&bridge);
     let member = Arc::clone(&bridge.what.right.to.member);
     let task = move |context: Rc<Context>| async move {
-        let who = (0, 0);
-        let over = match Box::new(Socket(theirs)).of_task(&context) {
-            Ok(wire) => {
-                let side = Side::new(wire, &context);
-                carry(&bridge, side, most, who).await
-            }
-            Err(error) => error.into(),
-        };
-        bridge.ended(who.0, who.1, over);
-        drop((bridge, place));
-        drop(running);
+        let wire = Box::new(Socket(theirs)).of_task(&context).unwrap();
+        let side = Side::new(wire, &context);
+        carry(bridge, seat, side, most, (0, 0)).await;
     };
     carrier::launch(&member, task).unwrap();
     ours
@@ -79,6 +71,7 @@ pub(super) fn join(ours: &Domain, offered: &OfferedPort, options: &ConnectOption
         most: bridge.most,
         there: *RING_BYTES.start(),
         back: *RING_BYTES.start(),
+        window: bridge.what.window(),
     };
     let ask = Ask {
         sealed: false,
