@@ -4,6 +4,7 @@
 //! ```text
 //! client -> offering process    Ask                           "let me send"
 //! offering process -> client    Granted + the connection's memory and a pidfd, or Denied
+//!                               or Granted, over a connection that the client has named
 //! offering process -> client    of a channel: [`Form`], in the byte ring back
 //! from then on, both ways:      one byte [`WAKE`]             "look at the byte ring"
 //! client -> offering process    [`SEALED`] + descriptors      those that the next frame names
@@ -44,7 +45,7 @@ const ANSWER_MAGIC: u32 = 0x5247_5450;
 const FORM_MAGIC: u32 = 0x4647_5450;
 /// First bytes of a [`FrameHeader`].
 const FRAME_MAGIC: u32 = 0x4d47_5450;
-/// Descriptors that come with [`Granted`]: the connection's memory, and the offering process's
+/// Descriptors that come with [`Granted`] for a new connection: the connection's memory, and the offering process's
 /// pidfd.
 pub const DESCRIPTORS: usize = 2;
 /// "Look at the byte ring."
@@ -66,6 +67,13 @@ pub const MAX_WINDOW: u32 = 64;
 /// Bytes that these may take together ([`bytes_taken`]), and never more than one message may take. A
 /// single message may take more than this.
 pub const MAX_STAGED: u64 = 4 << 20;
+/// Ports of one connection at one time, at the most.
+pub const MAX_PORTS: usize = 64;
+/// Connections that a client names in a request, at the most.
+pub const MAX_NAMED: usize = 4;
+/// By which a client names a connection, to the process that made it for the client: 128 random bits.
+/// All zeros name none.
+pub type Secret = [u8; 16];
 /// Packets of descriptors that are taken before the frame headers that name them were read: of one
 /// frame that is whole, and of one that is being written.
 pub const MAX_SEALED_AHEAD: usize = 2;
@@ -140,6 +148,8 @@ record! {
         pub there: u64,
         /// Bytes that one answer to a request may take ([`bytes_taken`]).
         pub most: u64,
+        /// Connections that the client has, and over one of which the port may go.
+        pub named: [Secret; MAX_NAMED],
     }
 }
 
@@ -151,7 +161,10 @@ record! {
         _: 4,
         /// The port takes requests, and not messages.
         pub synchronous: bool,
-        _: 3,
+        /// The port goes over a connection that the client has named, whose memory it has. Then no
+        /// descriptors come; the client answers with [`WAKE`] and hangs up.
+        pub shares: bool,
+        _: 2,
         /// Bytes that one message may take ([`bytes_taken`]); of a channel, those that it may hold.
         pub most: u64,
         /// Bytes of the byte ring there.
@@ -160,9 +173,15 @@ record! {
         pub back: u64,
         /// Messages to a port that may be under way; nothing for a channel.
         pub window: u32,
-        _: 4,
+        /// The number of the port in the connection; 0 for its first one.
+        pub port: u32,
+        /// By which the client may name the connection; zeros for a channel's.
+        pub secret: Secret,
     }
-    check |it| connection_bytes(it.there, it.back).is_some() && it.window <= MAX_WINDOW
+    check |it| {
+        let memory = connection_bytes(it.there, it.back).is_some();
+        memory && it.window <= MAX_WINDOW && it.shares == (it.port > 0)
+    }
 }
 
 /// What the offering process answers.
@@ -177,8 +196,11 @@ impl handshake::Ask for Ask {
     type Granted = Granted;
     const DESCRIPTORS: usize = DESCRIPTORS;
 
-    fn descriptors(_: &Granted) -> usize {
-        DESCRIPTORS
+    fn descriptors(granted: &Granted) -> usize {
+        match granted.shares {
+            true => 0,
+            false => DESCRIPTORS,
+        }
     }
 }
 
@@ -333,6 +355,7 @@ mod tests {
             sealed: false,
             most: 9,
             there: 1 << 20,
+            named: [[0; 16]; MAX_NAMED],
         };
         for (at, byte) in [(0, 0), (8, 2)] {
             let mut bad = ask.encode();
@@ -347,10 +370,22 @@ mod tests {
             there: 1 << 20,
             back: 64 << 10,
             window: 64,
+            shares: false,
+            port: 0,
+            secret: [1; 16],
         });
         // Magic, flag, a byte ring that is no power of two, one that is too small, one too large, a
-        // window that is too large.
-        for (at, byte) in [(0, 0), (12, 2), (24, 1), (34, 0), (39, 1), (40, 65)] {
+        // window that is too large, another port than the first, one that is shared and is the first.
+        for (at, byte) in [
+            (0, 0),
+            (12, 2),
+            (24, 1),
+            (34, 0),
+            (39, 1),
+            (40, 65),
+            (44, 1),
+            (13, 1),
+        ] {
             let mut bad = granted.encode();
             bad[at] = byte;
             assert!(Answer::decode(&bad).is_err(), "byte {at}");

@@ -12,7 +12,7 @@ use portolan::{
     PortOptions, Protection, ReceiveRight, SendRight, WhenFull,
 };
 use portolan_abi::bridge::{
-    Answer, Ask, DESCRIPTORS, Denied, Granted, MAX_WINDOW, connection_bytes,
+    Answer, Ask, DESCRIPTORS, Denied, Granted, MAX_NAMED, MAX_WINDOW, connection_bytes,
 };
 use portolan_abi::connect::OfferKind;
 use portolan_abi::handshake::Refusal;
@@ -152,6 +152,9 @@ impl Place {
             there,
             back,
             window: u.int_in_range(0..=MAX_WINDOW)?,
+            shares: false,
+            port: 0,
+            secret: [1; 16],
         };
         let protection = if u.arbitrary()? {
             Protection::Sealed
@@ -230,6 +233,7 @@ fn client(u: &mut Unstructured<'_>, socket: OwnedFd, synchronous: bool) -> Resul
         sealed: u.arbitrary()?,
         most: if u.arbitrary()? { MOST } else { u.arbitrary()? },
         there: u.arbitrary()?,
+        named: [u.arbitrary()?; MAX_NAMED],
     };
     let mut ask = ask.encode();
     if u.ratio(1, 8)? {

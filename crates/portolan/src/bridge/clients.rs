@@ -34,12 +34,12 @@ pub(super) trait Offered: Send + Sync + Sized + 'static {
     /// Of which membership it is.
     fn member(&self) -> &Arc<Member>;
 
-    /// Serves one client until its connection ends, or refuses it for want of a place. Drops the seat
+    /// Serves one client until its connection ends, or refuses it for want of a place. Drops the admission
     /// last: then the program may leave the domain.
     fn serve(
         bridge: Arc<Bridge<Self>>,
         client: Client,
-        seat: Seat,
+        admission: Admission,
         context: Rc<Context>,
     ) -> impl Future<Output = ()>;
 }
@@ -132,12 +132,12 @@ pub(super) struct Bridge<T> {
 }
 
 /// A client's place, if there was one for it; and its offer waits for it when it is withdrawn.
-pub(super) struct Seat {
+pub(super) struct Admission {
     place: Option<Place>,
     _running: Running,
 }
 
-impl Seat {
+impl Admission {
     pub(super) fn take<T>(bridge: &Bridge<T>) -> Self {
         Self {
             place: Place::take(bridge),
@@ -222,14 +222,14 @@ impl<T: Offered> Bridge<T> {
     /// Lets a client in, or says why not.
     fn meet(self: &Arc<Self>, client: Client) {
         let running = self.stop.running();
-        let seat = Seat::take(self);
-        if !seat.has_place() && running >= self.clients + REFUSING {
+        let admission = Admission::take(self);
+        if !admission.has_place() && running >= self.clients + REFUSING {
             // It gets no answer: an answer must follow the client's request, which a task waits for.
             return;
         }
         let bridge = Arc::clone(self);
         let launched = carrier::launch(self.what.member(), move |context| {
-            T::serve(bridge, client, seat, context)
+            T::serve(bridge, client, admission, context)
         });
         if let Err(error) = launched {
             // Its connection ends, and the client finds that it was not answered.

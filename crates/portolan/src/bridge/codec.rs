@@ -100,8 +100,7 @@ pub(super) struct Outgoing {
 
 impl Outgoing {
     /// A message, whose parts are copied, or go as sealed memory.
-    pub(super) fn new(member: &Member, message: Message, seals: bool) -> Result<Self, Over> {
-        let begun = member.begins(EventKind::Depart);
+    pub(super) fn new(message: Message, seals: bool) -> Result<Self, Over> {
         let sealed = if seals {
             seal(&message).map_err(io::Error::other)?
         } else {
@@ -126,8 +125,13 @@ impl Outgoing {
             lengths,
             sealed,
             cursor: Cursor::default(),
-            begun,
+            begun: None,
         })
+    }
+
+    /// It is about to leave the domain.
+    pub(super) fn leaves(&mut self, member: &Member) {
+        self.begun = member.begins(EventKind::Depart);
     }
 
     /// What it takes where it goes.
@@ -322,14 +326,14 @@ impl<'s> Preamble<'s> {
 pub(super) struct Incoming {
     pub(super) frame: FrameHeader,
     /// `None`: its port has ended, and what comes is thrown away.
-    into: Option<Into>,
+    into: Option<Arriving>,
     /// Of the parts whose bytes follow.
     lengths: Vec<u64>,
     cursor: Cursor,
 }
 
 /// What a message is read into.
-struct Into {
+struct Arriving {
     message: Message,
     /// The part that is being read.
     extent: Option<Extent>,
@@ -358,7 +362,7 @@ impl Incoming {
             let sealed: Result<_, Over> = sealed.map(|(fd, len)| verify(fd, *len)).collect();
             message.put_sealed(sealed?);
         }
-        let into = Into {
+        let into = Arriving {
             message,
             extent: None,
             member: Arc::clone(member),
@@ -376,7 +380,7 @@ impl Incoming {
         Ok(Self::reading(preamble, None))
     }
 
-    fn reading(preamble: Preamble<'_>, into: Option<Into>) -> Self {
+    fn reading(preamble: Preamble<'_>, into: Option<Arriving>) -> Self {
         let Preamble {
             frame, mut lengths, ..
         } = preamble;
@@ -449,7 +453,7 @@ impl Incoming {
     }
 }
 
-impl Into {
+impl Arriving {
     /// The extent of the part that is being read; or how long to wait, while the domain has no memory
     /// for it.
     fn extent(&mut self, len: usize) -> Result<Result<&mut Extent, Duration>, Over> {

@@ -12,37 +12,49 @@
 //!
 //! The egress of a port ends with the last right on the proxy port, once everything sent before has
 //! gone over and is answered, or with the other side; then the proxy port is closed, and a dead name
-//! (G5). The task ends with its last port.
+//! (G5). Ports come and go; the task ends with the last one.
 
 use super::carrier::{self, Context, either};
 use super::codec::{Incoming, Outgoing, Preamble};
 use super::error::{ConnectToError, Over, ViolationKind};
 use super::flows::{Flows, Turn};
 use super::port_egress::{Act, PortEgress, Proxy};
+use super::sharing::Used;
 use super::side::Side;
 use super::wire::{Agreed, Wire};
-use portolan_abi::bridge::{FrameHeader, FrameKind};
+use portolan_abi::bridge::{FrameHeader, FrameKind, MAX_PORTS};
+use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 
 /// The client's side of a connection, a task of the carrier.
-pub(super) struct Egress {
+struct Egress<'u> {
     flows: Flows<Proxy>,
+    /// Where further ports come from.
+    used: &'u Used,
+    /// Ports that were closed before they came from there; the last ones.
+    early: RefCell<VecDeque<u32>>,
 }
 
 /// Begins to carry the messages sent to the port over a connection that was made for it.
-pub(super) fn launch(first: PortEgress, wire: Box<dyn Agreed>) -> Result<(), ConnectToError> {
+pub(super) fn launch(
+    first: PortEgress,
+    wire: Box<dyn Agreed>,
+    used: Arc<Used>,
+) -> Result<(), ConnectToError> {
     let member = Arc::clone(first.member());
     let (domain, drain) = (member.domain.clone(), first.launched());
     carrier::launch(&member, move |context| async move {
         let name = first.name.clone();
         let over = match wire.of_task(&context) {
-            Ok(wire) => run(wire, first.open(&context, drain), &context).await,
+            Ok(wire) => run(wire, first.open(&context, drain), &context, &used).await,
             Err(error) => {
                 first.forget(drain);
                 Over::Io(error)
             }
         };
+        used.end();
         match over {
             Over::Stopped => tracing::debug!(domain, name, "all that was sent has gone over"),
             Over::Gone => tracing::info!(domain, name, "the other side is gone"),
@@ -55,21 +67,49 @@ pub(super) fn launch(first: PortEgress, wire: Box<dyn Agreed>) -> Result<(), Con
     Ok(())
 }
 
-async fn run(wire: Box<dyn Wire>, first: Proxy, context: &Rc<Context>) -> Over {
+async fn run(wire: Box<dyn Wire>, first: Proxy, context: &Rc<Context>, used: &Used) -> Over {
     let egress = Egress {
         flows: Flows::new(Rc::new(Side::new(wire, context))),
+        used,
+        early: RefCell::default(),
     };
     egress.flows.open(first.number(), Rc::new(first));
     either(egress.send_all(), egress.take_answers()).await
 }
 
-impl Egress {
+impl Egress<'_> {
+    /// Opens the ports that are new.
+    fn open_new(&self) {
+        for (port, drain) in self.used.take() {
+            let mut early = self.early.borrow_mut();
+            if let Some(at) = early.iter().position(|number| *number == port.number) {
+                early.remove(at);
+                port.forget(drain);
+                continue;
+            }
+            let port = port.open(self.flows.side().context(), drain);
+            self.flows.open(port.number(), Rc::new(port));
+        }
+    }
+
+    /// The other side has closed a port that has not come from the program yet, or never will,
+    /// because the program has given up.
+    fn closed_early(&self, number: u32) -> Result<(), Over> {
+        let mut early = self.early.borrow_mut();
+        early.push_back(number);
+        if early.len() > MAX_PORTS {
+            early.pop_front();
+        }
+        self.flows.open_ended(number)
+    }
+
     /// Carries what is sent until no process can send any more; returns the reason.
     async fn send_all(&self) -> Over {
         let mut scratch = Vec::new();
         loop {
             let look = |arms: bool| {
-                if self.flows.is_empty() {
+                self.open_new();
+                if self.flows.none_is_open() && self.used.end_if_unused() {
                     return Err(Over::Stopped);
                 }
                 self.flows.next_turn(|port| port.next_act(arms))
@@ -141,6 +181,10 @@ impl Egress {
 
     async fn take_next(&self, scratch: &mut Vec<u8>) -> Result<(), Over> {
         let frame = self.flows.next_frame().await?;
+        self.open_new();
+        if frame.kind == FrameKind::Closed && !self.flows.knows(frame.port) {
+            self.closed_early(frame.port)?;
+        }
         let port = self.flows.of_frame(&frame)?;
         match (frame.kind, port) {
             (FrameKind::Closed, _) => {

@@ -19,7 +19,7 @@
 use super::codec::{self, Incoming, Outgoing, Step};
 use super::error::{Over, ViolationKind};
 use super::side::Side;
-use portolan_abi::bridge::{FrameHeader, FrameKind};
+use portolan_abi::bridge::{FrameHeader, FrameKind, MAX_PORTS};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -41,6 +41,19 @@ struct Slot<P> {
     /// This side has said that it closes it; the other one has.
     said: bool,
     heard: bool,
+}
+
+impl<P> Slot<P> {
+    /// One that has ended here, and nothing was said of it.
+    const fn ended() -> Self {
+        Self {
+            port: None,
+            incoming: None,
+            outgoing: None,
+            said: false,
+            heard: false,
+        }
+    }
 }
 
 /// What is to be written next.
@@ -70,10 +83,7 @@ impl<P> Flows<P> {
     pub(super) fn open(&self, number: u32, port: Rc<P>) {
         let slot = Slot {
             port: Some(port),
-            incoming: None,
-            outgoing: None,
-            said: false,
-            heard: false,
+            ..Slot::ended()
         };
         self.slots.borrow_mut().insert(number, slot);
     }
@@ -84,13 +94,34 @@ impl<P> Flows<P> {
         slots.values().filter_map(|s| s.port.clone()).collect()
     }
 
+    /// Opens a port that has ended here already.
+    pub(super) fn open_ended(&self, number: u32) -> Result<(), Over> {
+        let mut slots = self.slots.borrow_mut();
+        // As many as were closed and as many as are open.
+        if slots.len() > 2 * MAX_PORTS {
+            return Err(ViolationKind::Port { port: number }.into());
+        }
+        slots.insert(number, Slot::ended());
+        Ok(())
+    }
+
+    /// Whether a number is in use.
+    pub(super) fn knows(&self, number: u32) -> bool {
+        self.slots.borrow().contains_key(&number)
+    }
+
+    /// The numbers that are in use.
+    pub(super) fn count(&self) -> usize {
+        self.slots.borrow().len()
+    }
+
     /// An open port.
     pub(super) fn port(&self, number: u32) -> Option<Rc<P>> {
         self.slots.borrow().get(&number)?.port.clone()
     }
 
     /// Whether no port is open.
-    pub(super) fn is_empty(&self) -> bool {
+    pub(super) fn none_is_open(&self) -> bool {
         self.slots.borrow().values().all(|s| s.port.is_none())
     }
 

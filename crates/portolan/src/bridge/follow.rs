@@ -3,7 +3,7 @@
 
 use super::carrier::{self, Context, Running, Stop, Word};
 use super::codec;
-use super::connect::{Sought, agree, cap, connect_until};
+use super::connect::{Sought, agree, cap, connect_until, memory_of};
 use super::control_socket::ControlSocket;
 use super::error::{ConnectToError, Over, ViolationKind};
 use super::options::ConnectOptions;
@@ -126,9 +126,11 @@ pub(super) fn follow_over(
         sealed: false,
         most: 0,
         there: options.ring_bytes,
+        named: Default::default(),
     };
     let socket = accepted.connection;
-    let (granted, memory, process) = agree(&socket, &ask, options.answer_by())?;
+    let (granted, fds) = agree(&socket, &ask, options.answer_by())?;
+    let (memory, process) = memory_of(&granted, fds)?;
     let pid = process.id();
     let control = ControlSocket::new(socket, Some(process), false);
     let mut connection = Connection::new(memory, control);

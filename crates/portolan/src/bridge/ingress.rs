@@ -11,19 +11,21 @@
 //! may have, holds up none of the others: what comes for it waits in its window.
 
 use super::carrier::{Context, either};
-use super::clients::{Bridge, Seat};
+use super::clients::{Admission, Bridge};
 use super::codec::{Incoming, Outgoing, Preamble};
 use super::connect::FIRST;
 use super::error::{Over, ViolationKind};
 use super::flows::{Flows, Turn};
-use super::let_in::let_in;
+use super::let_in::Asked;
 use super::offered::OfferedTo;
 use super::options::ring_bytes;
 use super::port_ingress::{Act, PortIngress};
+use super::sharing::{Coming, NewPort, Served};
 use super::side::Side;
 use crate::directory::Client;
-use portolan_abi::bridge::{Ask, Denied, FrameHeader, FrameKind, Granted, RING_BYTES};
-use std::cell::Cell;
+use portolan_abi::bridge::{Ask, Denied, FrameHeader, FrameKind, Granted, RING_BYTES, Secret};
+use portolan_sys::process;
+use std::cell::{Cell, RefCell};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -33,62 +35,108 @@ use std::task::Poll;
 pub(super) async fn serve(
     bridge: Arc<Bridge<OfferedTo>>,
     client: Client,
-    seat: Seat,
+    admission: Admission,
     context: Rc<Context>,
 ) {
-    let (uid, pid) = (client.peer.uid, client.peer.pid);
-    match grant(&bridge, client, seat.has_place(), &context).await {
-        Ok((ask, side)) => {
-            let domain = bridge.domain.as_str();
-            tracing::info!(domain, uid, pid, "a client sends to an offered port");
-            carry(bridge, seat, side, ask.most, (uid, pid)).await;
+    let who = (client.peer.uid, client.peer.pid);
+    let asked = Asked::hear(&bridge, client, &context).await;
+    // Only after the request was read: an answer to a client that is still sending gets lost.
+    let granted = asked.and_then(|asked| {
+        let granted = grant(&bridge, &asked.ask, admission.has_place());
+        asked.judged(granted)
+    });
+    let (asked, mut granted) = match granted {
+        Ok(granted) => granted,
+        Err(over) => return refused(bridge, admission, who, over),
+    };
+    let domain = bridge.domain.as_str();
+    let (uid, pid) = who;
+    tracing::info!(domain, uid, pid, "a client sends to an offered port");
+    let member = Arc::clone(&bridge.what.right.to.member);
+    let (alike, most) = (asked.alike(&granted), asked.ask.most);
+    let (mut bridge, mut admission) = (bridge, admission);
+    if let Some(served) = Served::find(&member, &asked.ask.named, who, alike) {
+        match served.add(bridge, admission, most) {
+            Ok(port) => {
+                let (shares, secret) = (true, served.secret());
+                let granted = Granted {
+                    shares,
+                    port,
+                    secret,
+                    ..granted
+                };
+                drop(member);
+                if !asked.shares(granted, &context).await {
+                    served.cancel(&context, port);
+                }
+                return;
+            }
+            Err(back) => (bridge, admission) = back,
+        }
+    }
+    // Where the kernel gives none, it has no name.
+    granted.secret = process::random().unwrap_or_default();
+    let served = Served::new(&member, granted.secret, who, alike);
+    drop(member);
+    match asked.give(&bridge, granted, &context).await {
+        Ok(side) => {
+            carry(bridge, admission, side, most, served).await;
         }
         Err(over) => {
-            bridge.ended(uid, pid, over);
-            drop(bridge);
-            drop(seat);
+            served.end();
+            refused(bridge, admission, who, over);
         }
     }
 }
 
-/// Reads a client's request, and answers it.
-async fn grant(
-    bridge: &Bridge<OfferedTo>,
-    client: Client,
-    has_place: bool,
-    context: &Rc<Context>,
-) -> Result<(Ask, Side), Over> {
-    let granted = |ask: &Ask| {
-        if !bridge.what.right.is_live() {
-            return Err(Denied::Over);
-        }
-        Ok(Granted {
+fn refused(bridge: Arc<Bridge<OfferedTo>>, admission: Admission, who: (u32, u32), over: Over) {
+    bridge.ended(who.0, who.1, over);
+    // The admission last.
+    drop(bridge);
+    drop(admission);
+}
+
+/// What a client gets for its request, if it gets a connection of its own.
+fn grant(bridge: &Bridge<OfferedTo>, ask: &Ask, has_place: bool) -> Result<Granted, Denied> {
+    match (has_place, bridge.what.right.is_live()) {
+        (false, _) => Err(Denied::Full),
+        (_, false) => Err(Denied::Over),
+        _ => Ok(Granted {
             synchronous: bridge.what.synchronous,
+            shares: false,
             most: bridge.most,
             there: ring_bytes(ask.there.min(bridge.ring_bytes)),
             back: *RING_BYTES.start(),
             window: bridge.what.window(),
-        })
-    };
-    let_in(bridge, client, has_place, context, granted).await
+            port: FIRST,
+            secret: Secret::default(),
+        }),
+    }
 }
 
 /// Carries what a client sends, whose answers may take so many bytes, until the connection ends.
 pub(super) async fn carry(
     bridge: Arc<Bridge<OfferedTo>>,
-    seat: Seat,
+    admission: Admission,
     side: Side,
     most: u64,
-    who: (u32, u32),
+    served: Arc<Served>,
 ) {
-    let side = Rc::new(side);
-    let first = PortIngress::new(bridge, seat, FIRST, Rc::clone(&side), most, who);
     let ingress = Ingress {
-        flows: Flows::new(side),
-        who,
+        flows: Flows::new(Rc::new(side)),
+        who: served.who(),
+        served,
+        changes: RefCell::default(),
         reading: Cell::new(FIRST),
     };
-    ingress.run(vec![first]).await;
+    ingress.open(NewPort {
+        bridge,
+        admission,
+        number: FIRST,
+        most,
+    });
+    ingress.run().await;
+    ingress.served.end();
 }
 
 /// The offering process's side of a connection, a task of the carrier.
@@ -96,46 +144,81 @@ struct Ingress {
     flows: Flows<PortIngress>,
     /// The client's user and process.
     who: (u32, u32),
+    /// Where further ports come from.
+    served: Arc<Served>,
+    /// What is to be done about them.
+    changes: RefCell<Vec<Change>>,
     /// The port that the last frame was for.
     reading: Cell<u32>,
 }
 
-/// A port of which messages are sent on.
+/// What is new of a port.
+enum Change {
+    Open(Carried),
+    Cancel(u32),
+}
+
+/// A port whose messages are sent on.
 struct Carried {
     number: u32,
-    // Dropped before the work, with which the seat is given back.
+    // Dropped before the work, with which the admission is given back.
     bridge: Arc<Bridge<OfferedTo>>,
     work: Pin<Box<dyn Future<Output = Over>>>,
 }
 
 impl Ingress {
     /// Opens a port.
-    fn open(&self, port: PortIngress) -> Carried {
-        let port = Rc::new(port);
+    fn open(&self, port: NewPort) {
+        let port = Rc::new(PortIngress::new(
+            port,
+            Rc::clone(self.flows.side()),
+            self.who,
+        ));
         self.flows.open(port.number(), Rc::clone(&port));
-        Carried {
+        let carried = Carried {
             number: port.number(),
             bridge: Arc::clone(&port.bridge),
             work: Box::pin(async move { port.carry().await }),
+        };
+        self.changes.borrow_mut().push(Change::Open(carried));
+    }
+
+    /// Opens the ports that are new.
+    fn open_new(&self) {
+        for coming in self.served.take(self.flows.count()) {
+            match coming {
+                Coming::Open(port) => self.open(port),
+                Coming::Cancel(number) => self.changes.borrow_mut().push(Change::Cancel(number)),
+            }
         }
     }
 
     /// Carries messages until the connection ends, and all that came whole before is in its port.
-    async fn run(&self, ports: Vec<PortIngress>) {
-        let mut carried: Vec<_> = ports.into_iter().map(|port| self.open(port)).collect();
+    async fn run(&self) {
+        let mut carried: Vec<Carried> = Vec::new();
         let mut halves = std::pin::pin!(either(self.read_all(), self.write_all()));
         let mut over = None;
         std::future::poll_fn(|context| {
+            self.open_new();
             if over.is_none()
                 && let Poll::Ready(why) = halves.as_mut().poll(context)
             {
                 if matches!(why, Over::Gone) {
                     self.flows.ports().iter().for_each(|p| p.client_ended());
                 }
+                // It takes no further ports.
+                self.served.end();
                 over = Some(why);
             }
+            let mut cancelled = Vec::new();
+            for change in self.changes.borrow_mut().drain(..) {
+                match change {
+                    Change::Open(port) => carried.push(port),
+                    Change::Cancel(number) => cancelled.push(number),
+                }
+            }
             carried.retain_mut(|it| {
-                if it.bridge.stop.is_asked() {
+                if it.bridge.stop.is_asked() || cancelled.contains(&it.number) {
                     self.ended(it, Over::Stopped);
                     return false;
                 }
@@ -146,7 +229,8 @@ impl Ingress {
                 false
             });
             let goes_on = match &over {
-                None | Some(Over::Gone) => !carried.is_empty(),
+                None => !carried.is_empty() || !self.served.end_if_unused(),
+                Some(Over::Gone) => !carried.is_empty(),
                 Some(_) => false,
             };
             match goes_on {
@@ -184,6 +268,7 @@ impl Ingress {
         let frame = self.flows.next_frame().await?;
         let number = frame.port;
         self.reading.set(number);
+        self.open_new();
         let port = self.flows.of_frame(&frame)?;
         match frame.kind {
             FrameKind::Closed => {
@@ -287,9 +372,9 @@ impl Ingress {
                     .await
             }
             Act::Answer(tag, Some(answer)) => {
-                let member = Arc::clone(&port.bridge.what.right.to.member);
-                let outgoing = Outgoing::new(&member, answer, false)?;
-                drop((port, member));
+                let mut outgoing = Outgoing::new(answer, false)?;
+                outgoing.leaves(&port.bridge.what.right.to.member);
+                drop(port);
                 let as_what = |frame| FrameHeader {
                     kind: FrameKind::Reply,
                     port: number,

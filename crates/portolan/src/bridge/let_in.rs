@@ -5,10 +5,11 @@ use super::clients::{Bridge, deny};
 use super::control_socket::{ControlSocket, Watched};
 use super::error::{Over, ViolationKind};
 use super::memory::ConnectionMemory;
+use super::sharing::Alike;
 use super::side::Side;
 use crate::directory::Client;
 use crate::space::handshake::{Awaited, Ended};
-use portolan_abi::bridge::{Answer, Ask, Denied, Granted};
+use portolan_abi::bridge::{Answer, Ask, Denied, Granted, WAKE};
 use portolan_proto::handshake::Unasked;
 use portolan_sys::socket;
 use std::os::fd::AsFd;
@@ -19,55 +20,125 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Reads a client's request, and gives it memory of the sizes that `grant` returns, or the reason
-/// for a refusal. Returns the request, and this side of the connection.
+/// for a refusal. Returns this side of the connection.
 pub(super) async fn let_in<T>(
     bridge: &Bridge<T>,
     client: Client,
     has_place: bool,
     context: &Rc<Context>,
     grant: impl FnOnce(&Ask) -> Result<Granted, Denied>,
-) -> Result<(Ask, Side), Over> {
-    let control = ControlSocket::new(client.connection, client.pidfd, false);
-    let mut watched = Watched::new(control, context)?;
-    let ask = match hear(bridge, &watched.control, context).await {
-        Ok(ask) => ask,
-        Err(refused) => {
-            deny(watched.control.socket(), refused.says);
-            return Err(refused.over);
-        }
-    };
+) -> Result<Side, Over> {
+    let asked = Asked::hear(bridge, client, context).await?;
     // Only after the request was read: an answer to a client that is still sending gets lost.
     let granted = match has_place {
-        true => grant(&ask),
+        true => grant(&asked.ask),
         false => Err(Denied::Full),
     };
-    portolan_shm::mark!("bridge.heard");
-    let granted = granted.map_err(|why| {
-        deny(watched.control.socket(), why);
-        Over::Stopped
-    })?;
-    let memory = match ConnectionMemory::create(granted.there, granted.back) {
-        Ok(memory) => memory,
-        Err(error) => {
-            deny(watched.control.socket(), Denied::Resources);
-            return Err(Over::Io(std::io::Error::other(error)));
+    let (asked, granted) = asked.judged(granted)?;
+    asked.give(bridge, granted, context).await
+}
+
+/// A client whose request was read.
+pub(super) struct Asked {
+    pub(super) ask: Ask,
+    watched: Watched,
+}
+
+impl Asked {
+    /// Reads a client's request; refuses it, if it is none that the offer takes.
+    pub(super) async fn hear<T>(
+        bridge: &Bridge<T>,
+        client: Client,
+        context: &Rc<Context>,
+    ) -> Result<Self, Over> {
+        let control = ControlSocket::new(client.connection, client.pidfd, false);
+        let watched = Watched::new(control, context)?;
+        match hear(bridge, &watched.control, context).await {
+            Ok(ask) => {
+                portolan_shm::mark!("bridge.heard");
+                Ok(Self { ask, watched })
+            }
+            Err(refused) => {
+                deny(watched.control.socket(), refused.says);
+                Err(refused.over)
+            }
         }
-    };
-    for () in memory.populate() {
-        context.turn().await;
     }
-    if ask.sealed {
-        // The host had it refuse them, and from here on they are expected.
-        watched.control.take_descriptors()?;
+
+    /// Refuses the client, if that was the judgement.
+    pub(super) fn judged(self, granted: Result<Granted, Denied>) -> Result<(Self, Granted), Over> {
+        match granted {
+            Ok(granted) => Ok((self, granted)),
+            Err(why) => {
+                deny(self.watched.control.socket(), why);
+                Err(Over::Stopped)
+            }
+        }
     }
-    portolan_shm::mark!("bridge.granting");
-    let answer = Answer::Granted(granted).encode();
-    let shown = [memory.as_fd(), bridge.process.as_fd()];
-    // There is room: nothing was sent before.
-    let now = Some(Instant::now());
-    socket::send_by(watched.control.socket(), &answer, &shown, now)?;
-    portolan_shm::mark!("bridge.granted");
-    Ok((ask, Side::server(memory, watched, context)))
+
+    /// What a connection has in common with those that this port may go over.
+    pub(super) fn alike(&self, granted: &Granted) -> Alike {
+        Alike {
+            sealed: self.ask.sealed,
+            there: granted.there,
+        }
+    }
+
+    /// Gives the client the memory of a connection of its own.
+    pub(super) async fn give<T>(
+        self,
+        bridge: &Bridge<T>,
+        granted: Granted,
+        context: &Rc<Context>,
+    ) -> Result<Side, Over> {
+        let Self { ask, mut watched } = self;
+        let memory = match ConnectionMemory::create(granted.there, granted.back) {
+            Ok(memory) => memory,
+            Err(error) => {
+                deny(watched.control.socket(), Denied::Resources);
+                return Err(Over::Io(std::io::Error::other(error)));
+            }
+        };
+        for () in memory.populate() {
+            context.turn().await;
+        }
+        if ask.sealed {
+            // The host had it refuse them, and from here on they are expected.
+            watched.control.take_descriptors()?;
+        }
+        portolan_shm::mark!("bridge.granting");
+        let answer = Answer::Granted(granted).encode();
+        let shown = [memory.as_fd(), bridge.process.as_fd()];
+        // There is room: nothing was sent before.
+        let now = Some(Instant::now());
+        socket::send_by(watched.control.socket(), &answer, &shown, now)?;
+        portolan_shm::mark!("bridge.granted");
+        Ok(Side::server(memory, watched, context))
+    }
+
+    /// Tells the client which connection its port goes over; whether it has heard.
+    pub(super) async fn shares(self, granted: Granted, context: &Context) -> bool {
+        let socket = self.watched.control.socket();
+        let (by, now) = (Instant::now() + PATIENCE, Some(Instant::now()));
+        let answer = Answer::Granted(granted).encode();
+        if socket::send_by(socket, &answer, &[], now).is_err() {
+            return false;
+        }
+        portolan_shm::mark!("bridge.shared");
+        let heard = context.until(|_| {
+            context.by(by);
+            if !context.take_news() {
+                return Ok((Instant::now() >= by).then_some(false));
+            }
+            let mut packet = [0; 2];
+            Ok(match socket::try_receive(socket, &mut packet, 0) {
+                Ok(None) => None,
+                Ok(Some(came)) => Some(packet[..came.len] == [WAKE]),
+                Err(_) => Some(false),
+            })
+        });
+        heard.await.unwrap_or(false)
+    }
 }
 
 /// The answer to a client that is refused, and the end of its connection.

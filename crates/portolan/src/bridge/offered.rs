@@ -1,7 +1,7 @@
 //! Offers a port to other domains: each client has an ingress of its own.
 
 use super::carrier::Context;
-use super::clients::{Bridge, Offered, Open, Seat};
+use super::clients::{Admission, Bridge, Offered, Open};
 use super::connect::cap;
 use super::error::Violation;
 use super::ingress;
@@ -81,8 +81,13 @@ impl Offered for OfferedTo {
         &self.right.to.member
     }
 
-    async fn serve(bridge: Arc<Bridge<Self>>, client: Client, seat: Seat, context: Rc<Context>) {
-        ingress::serve(bridge, client, seat, context).await;
+    async fn serve(
+        bridge: Arc<Bridge<Self>>,
+        client: Client,
+        admission: Admission,
+        context: Rc<Context>,
+    ) {
+        ingress::serve(bridge, client, admission, context).await;
     }
 }
 

@@ -5,7 +5,7 @@ use super::carrier::{Context, Word};
 use super::codec::Outgoing;
 use super::error::{Over, ViolationKind};
 use super::side::bytes_of;
-use super::window::Window;
+use super::window::{Taken, Window};
 use crate::port::{is_unused, may_leave};
 use crate::space::drain::Drain;
 use crate::space::public::Shown;
@@ -66,6 +66,7 @@ pub(super) struct Proxy {
 /// A message that waits for the port's window.
 struct Held {
     message: Box<Outgoing>,
+    taken: Taken,
     /// If it is one.
     request: Option<Request>,
 }
@@ -176,14 +177,20 @@ impl Proxy {
             return Ok(None);
         }
         let mut window = self.window.borrow_mut();
-        let taken = next.message.taken();
+        let taken = next.taken;
         if !window.fits(taken) {
             let asks = window.must_ask() && !self.has_asked_it.replace(true);
             return Ok(asks.then_some(Act::Blocked));
         }
-        let Some(Held { message, request }) = held.take() else {
+        let Some(Held {
+            mut message,
+            request,
+            ..
+        }) = held.take()
+        else {
             return Ok(None);
         };
+        message.leaves(&self.member);
         window.begin(taken);
         let tag = request.map(|request| {
             let tag = self.last.get() + 1;
@@ -205,8 +212,9 @@ impl Proxy {
             if may_leave(&message, self.there).is_err() {
                 continue;
             }
-            let message = Outgoing::new(&self.member, message, self.there.sealed)?;
+            let message = Outgoing::new(message, self.there.sealed)?;
             return Ok(Some(Held {
+                taken: message.taken(),
                 message: Box::new(message),
                 request: next.wants_reply().then_some(next),
             }));

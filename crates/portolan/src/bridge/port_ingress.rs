@@ -7,10 +7,11 @@
 //! ```
 
 use super::carrier::{Context, Word};
-use super::clients::{Bridge, Seat};
+use super::clients::{Admission, Bridge};
 use super::codec;
 use super::error::Over;
 use super::offered::{InHand, OfferedTo};
+use super::sharing::NewPort;
 use super::side::{Side, bytes_of};
 use super::window::{Accepting, Window};
 use crate::port::{PendingReply, RequestError, SendError, WhenFull, may_leave};
@@ -56,7 +57,7 @@ pub(super) struct PortIngress {
     /// What observers see.
     shown: Shown,
     // The last field: it outlives the handles in the others.
-    _seat: Seat,
+    _admission: Admission,
 }
 
 /// A message or a request, of this number.
@@ -88,15 +89,14 @@ pub(super) enum Act {
 }
 
 impl PortIngress {
-    /// The ingress of the port with this number of a connection; answers may take `most` bytes.
-    pub(super) fn new(
-        bridge: Arc<Bridge<OfferedTo>>,
-        seat: Seat,
-        number: u32,
-        side: Rc<Side>,
-        most: u64,
-        who: (u32, u32),
-    ) -> Self {
+    /// The ingress of a port for this client.
+    pub(super) fn new(port: NewPort, side: Rc<Side>, who: (u32, u32)) -> Self {
+        let NewPort {
+            bridge,
+            admission,
+            number,
+            most,
+        } = port;
         let to = &bridge.what.right.to;
         let window = Window::new(bridge.what.window(), bridge.most);
         Self {
@@ -113,7 +113,7 @@ impl PortIngress {
             },
             shown: bridge.show(&to.member, PublicKind::Client, to.port.index, who),
             bridge,
-            _seat: seat,
+            _admission: admission,
         }
     }
 

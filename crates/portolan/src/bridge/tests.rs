@@ -1,9 +1,11 @@
 //! Tests two domains in one process, and hostile packets and bytes over the raw connection.
 
+mod frames;
+mod ports;
 mod tcp;
 mod wires;
 
-use super::connect::{Sought, agree, connect_over};
+use super::connect::{Sought, agree, connect_over, memory_of};
 use super::control_socket::ControlSocket;
 use super::follow::follow_over;
 use super::memory::ConnectionMemory;
@@ -72,8 +74,12 @@ fn nobody() -> Builder {
 }
 
 fn join(ours: &Domain, theirs: &Domain, options: &ConnectOptions) -> SendRight {
-    let accepted = connect_own(theirs.member(), OfferKind::Port, "frames", None, long()).unwrap();
-    connect_over(ours, accepted, &Sought::of(&nobody(), "frames"), options).unwrap()
+    join_to(ours, theirs, "frames", options)
+}
+
+fn join_to(ours: &Domain, theirs: &Domain, name: &str, options: &ConnectOptions) -> SendRight {
+    let accepted = connect_own(theirs.member(), OfferKind::Port, name, None, long()).unwrap();
+    connect_over(ours, accepted, &Sought::of(&nobody(), name), options).unwrap()
 }
 
 fn plain(over: Over) -> Two {
@@ -198,6 +204,9 @@ fn other_descriptors_than_a_pairs_are_refused() {
             there: 64 << 10,
             back: 64 << 10,
             window: 64,
+            shares: false,
+            port: 0,
+            secret: [7; 16],
         };
         let shared = ConnectionMemory::create(granted.there, granted.back).unwrap();
         let (memory, process, null) = (shared.as_fd(), own.as_fd(), null.as_fd());
@@ -280,6 +289,9 @@ fn told(domain: &Domain, most: u64, pieces: &[&[u8]]) -> (Result<Followed, Conne
         there: 64 << 10,
         back: 64 << 10,
         window: 64,
+        shares: false,
+        port: 0,
+        secret: [7; 16],
     };
     let shared = ConnectionMemory::create(granted.there, granted.back).unwrap();
     let answer = Answer::Granted(granted).encode();
@@ -396,6 +408,9 @@ fn asking(domain: &Domain) -> (SendRight, Raw) {
         there: 64 << 10,
         back: 64 << 10,
         window: 64,
+        shares: false,
+        port: 0,
+        secret: [7; 16],
     };
     let shared = ConnectionMemory::create(granted.there, granted.back).unwrap();
     let own = PidFd::open(std::process::id()).unwrap();
@@ -516,8 +531,10 @@ fn a_client_that_counts_what_was_never_written_is_thrown_out_alone() {
         sealed: false,
         most: 0,
         there: 64 << 10,
+        named: Default::default(),
     };
-    let (_, shared, _) = agree(&connection, &ask, long()).unwrap();
+    let (granted, fds) = agree(&connection, &ask, long()).unwrap();
+    let (shared, _) = memory_of(&granted, fds).unwrap();
     let memory = Window::from_fd(shared.as_fd().try_clone_to_owned().unwrap()).unwrap();
     let tail = memory.word(control::STRIDE + control::TAIL);
     tail.store(u64::MAX / 2, Ordering::Release);

@@ -9,7 +9,7 @@ use portolan::{
 };
 use portolan_abi::FORMAT_VERSION;
 use portolan_abi::bridge::{
-    Answer, Ask, DESCRIPTORS, Denied, FrameHeader, FrameKind, Granted, WAKE, control,
+    Answer, Ask, DESCRIPTORS, Denied, FrameHeader, FrameKind, Granted, Secret, WAKE, control,
 };
 use portolan_abi::connect::{ConnectAnswer, ConnectRequest, Maker, OfferKind, OfferName};
 use portolan_abi::handshake::Refusal;
@@ -24,12 +24,16 @@ use std::time::{Duration, Instant};
 
 /// A connection to the acceptor of an offer, before the first record.
 pub(crate) fn accepted(domain: &str) -> OwnedFd {
+    accepted_by(domain, "frames")
+}
+
+pub(crate) fn accepted_by(domain: &str, offer: &str) -> OwnedFd {
     let user = portolan_sys::process::user();
     let address = Address::Abstract(socket_name(user, domain).unwrap().into_bytes());
     let socket = socket::connect(&address).unwrap();
     let request = ConnectRequest {
         kind: OfferKind::Port,
-        name: OfferName::new("frames").unwrap(),
+        name: OfferName::new(offer).unwrap(),
         token: None,
         maker: Maker::ANY,
     };
@@ -50,6 +54,7 @@ pub(crate) fn ask() -> Ask {
         sealed: false,
         most: 1 << 20,
         there: 64 << 10,
+        named: Default::default(),
     }
 }
 
@@ -86,6 +91,11 @@ impl Stranger {
             memory,
             granted,
         }
+    }
+
+    /// By which its connection is named.
+    pub(crate) fn secret(&self) -> Secret {
+        self.granted.secret
     }
 
     /// Puts bytes at the beginning of the byte ring, says that so many were written, and sends a wake.
