@@ -3,11 +3,12 @@
 
 use arbitrary::{Result, Unstructured};
 use portolan::Deadline;
-use portolan_abi::bridge::{Ask, FrameHeader, RING_BYTES, SEALED, WAKE, control};
+use portolan_abi::bridge::{
+    Ask, FRAGMENT, FrameHeader, FrameKind, RING_BYTES, SEALED, WAKE, control,
+};
 use portolan_abi::connect::{ConnectAnswer, ConnectRequest, Maker, OfferKind, OfferName};
 use portolan_abi::hello::socket_name;
 use portolan_abi::limits::{LINE, PAGE};
-use portolan_abi::slot::Kind;
 use portolan_sys::memory;
 use portolan_sys::process::PidFd;
 use portolan_sys::socket::{self, Address, SocketError};
@@ -229,11 +230,14 @@ impl Stranger {
             .collect::<Result<_>>()?;
         let shown = u.int_in_range(0..=lengths.len())?;
         let right = if self.out == 1 {
-            Kind::Reply
+            FrameKind::Reply
         } else {
-            *u.choose(&[Kind::Message, Kind::Request])?
+            *u.choose(&[FrameKind::Message, FrameKind::Request])?
         };
-        let kinds = [right, right, right, Kind::Dropped, Kind::ServerDead];
+        if u.ratio(1, 4)? {
+            return self.write_bare(u);
+        }
+        let kinds = [right, right, right, FrameKind::Dropped];
         let header = u.int_in_range(0..=200)?;
         let frame = FrameHeader {
             header,
@@ -241,6 +245,7 @@ impl Stranger {
             sealed: shown,
             urgency: u.arbitrary()?,
             tag: u.int_in_range(0..=3)?,
+            port: if u.ratio(1, 8)? { u.arbitrary()? } else { 0 },
             ..FrameHeader::new(*u.choose(&kinds)?)
         };
         let mut bytes = frame.encode().to_vec();
@@ -263,6 +268,27 @@ impl Stranger {
         Ok(())
     }
 
+    /// A frame without a message, or more of one.
+    fn write_bare(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
+        let kinds = [
+            FrameKind::Fragment,
+            FrameKind::Accepted,
+            FrameKind::Blocked,
+            FrameKind::Closed,
+        ];
+        let frame = FrameHeader {
+            port: u.int_in_range(0..=1)?,
+            accepted: u.int_in_range(0..=2)?,
+            ..FrameHeader::new(*u.choose(&kinds)?)
+        };
+        self.write(&frame.encode());
+        if frame.kind == FrameKind::Fragment {
+            self.write(&vec![9; u.int_in_range(0..=FRAGMENT)?]);
+        }
+        self.wake();
+        Ok(())
+    }
+
     /// News of a channel, or almost: how many units were missed before, and a message.
     pub(crate) fn write_news(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
         let news = FrameHeader {
@@ -272,10 +298,10 @@ impl Stranger {
             } else {
                 u.int_in_range(0..=3)?
             },
-            ..FrameHeader::new(Kind::Message)
+            ..FrameHeader::new(FrameKind::Message)
         };
         let (frame, len) = match u.int_in_range(0..=7)? {
-            0 => (FrameHeader::new(Kind::Dropped), None),
+            0 => (FrameHeader::new(FrameKind::Dropped), None),
             1 => (news, Some(u.arbitrary()?)),
             _ => (news, Some(u.int_in_range(0..=300)?)),
         };

@@ -2,7 +2,7 @@
 //! has its version: a change here is a change of the format.
 
 use portolan_abi::beside::{CallParcel, ParcelStamp, SampleReference};
-use portolan_abi::bridge::{self, Form, FrameHeader};
+use portolan_abi::bridge::{self, Form, FrameHeader, FrameKind};
 use portolan_abi::channel::{Lagging, ReaderState, WriterWord};
 use portolan_abi::connect::{ConnectAnswer, ConnectRequest, Grants, Maker, OfferKind, OfferName};
 use portolan_abi::control::{Announcement, Decline, FromHost, FromMember};
@@ -179,6 +179,10 @@ const BRIDGE: bridge::Granted = bridge::Granted {
     most: 0x1122_3344_5566_7788,
     there: 1 << 20,
     back: 64 << 10,
+    window: 40,
+    shares: false,
+    port: 0,
+    secret: [0x33; 16],
 };
 
 const CAPABILITY: Capability = Capability {
@@ -256,25 +260,28 @@ records! {
         ConnectAnswer::Refused(REFUSAL) => "40: 50544c4e 05000000 02000000 00000000 00000000 00000000 08070605 04030201",
     }
     bridge_asks: bridge::Ask {
-        bridge::Ask { sealed: true, most: 0x0102_0304_0506_0708, there: 1 << 20 } => "32: 50544741 05000000 01000000 00000000 00001000 00000000 08070605 04030201",
+        bridge::Ask { sealed: true, most: 0x0102_0304_0506_0708, there: 1 << 20, named: [[0x33; 16], [0; 16], [0; 16], [0; 16]] } => "96: 50544741 05000000 01000000 00000000 00001000 00000000 08070605 04030201 33333333 33333333 33333333 33333333",
     }
     bridge_answers: bridge::Answer {
-        bridge::Answer::Granted(BRIDGE) => "40: 50544752 05000000 00000000 01000000 88776655 44332211 00001000 00000000 000001",
-        bridge::Answer::Refused(handshake::Refusal::new(Denied::Sealed)) => "40: 50544752 05000000 06",
+        bridge::Answer::Granted(BRIDGE) => "64: 50544752 05000000 00000000 01000000 88776655 44332211 00001000 00000000 00000100 00000000 28000000 00000000 33333333 33333333 33333333 33333333",
+        bridge::Answer::Granted(bridge::Granted { shares: true, port: 7, ..BRIDGE }) => "64: 50544752 05000000 00000000 01010000 88776655 44332211 00001000 00000000 00000100 00000000 28000000 07000000 33333333 33333333 33333333 33333333",
+        bridge::Answer::Refused(handshake::Refusal::new(Denied::Sealed)) => "64: 50544752 05000000 06",
     }
     forms: Form {
         Form { reliable: true, unit: 64, units: 1024, content: 0x1122_3344_5566_7788 } => "64: 50544746 01000000 40000000 00000000 00040000 00000000 88776655 44332211",
     }
     frame_headers: FrameHeader {
         FrameHeader {
-            kind: Kind::Reply,
+            kind: FrameKind::Reply,
             header: 100,
             extents: 3,
             sealed: 2,
+            port: 9,
             urgency: Some(0x0102_0304_0506_0708),
             tag: 0x1122_3344_5566_7788,
-        } => "64: 5054474d 02010000 64000000 03000000 02000000 00000000 08070605 04030201 88776655 44332211",
-        FrameHeader::new(Kind::ServerDead) => "64: 5054474d 04",
+            accepted: 5,
+        } => "64: 5054474d 02010000 64000000 03000000 02000000 09000000 08070605 04030201 88776655 44332211 05",
+        FrameHeader::new(FrameKind::Closed) => "64: 5054474d 07",
     }
     vmmc_asks: vmmc::Ask {
         vmmc::Ask { barriers: true, brokered: false } => "16: 50544941 05000000 01",

@@ -161,12 +161,17 @@ fn clients_of_another_domain_are_answered() {
         sealed: true,
         there: 1 << 20,
         most: 9,
+        named: [[5; 16]; 4],
     };
     let granted = bridge::Granted {
         synchronous: false,
         most: 7,
         there: 1 << 20,
         back: 1 << 16,
+        window: 9,
+        shares: false,
+        port: 0,
+        secret: [5; 16],
     };
     all_ways(ask, granted);
 }

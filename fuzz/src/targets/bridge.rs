@@ -11,7 +11,9 @@ use portolan::{
     Access, ConnectOptions, Deadline, Domain, Message, OfferOptions, OfferedPort, Permissions,
     PortOptions, Protection, ReceiveRight, SendRight, WhenFull,
 };
-use portolan_abi::bridge::{Answer, Ask, DESCRIPTORS, Denied, Granted, connection_bytes};
+use portolan_abi::bridge::{
+    Answer, Ask, DESCRIPTORS, Denied, Granted, MAX_NAMED, MAX_WINDOW, connection_bytes,
+};
 use portolan_abi::connect::OfferKind;
 use portolan_abi::handshake::Refusal;
 use portolan_abi::limits::{MAX_EXTENTS, MAX_HEADER, PAGE};
@@ -149,6 +151,10 @@ impl Place {
             most: if u.arbitrary()? { MOST } else { u.arbitrary()? },
             there,
             back,
+            window: u.int_in_range(0..=MAX_WINDOW)?,
+            shares: false,
+            port: 0,
+            secret: [1; 16],
         };
         let protection = if u.arbitrary()? {
             Protection::Sealed
@@ -227,6 +233,7 @@ fn client(u: &mut Unstructured<'_>, socket: OwnedFd, synchronous: bool) -> Resul
         sealed: u.arbitrary()?,
         most: if u.arbitrary()? { MOST } else { u.arbitrary()? },
         there: u.arbitrary()?,
+        named: [u.arbitrary()?; MAX_NAMED],
     };
     let mut ask = ask.encode();
     if u.ratio(1, 8)? {

@@ -145,6 +145,10 @@ impl Place {
             most: u.int_in_range(0..=4000)?,
             there,
             back,
+            window: 0,
+            shares: false,
+            port: 0,
+            secret: [0; 16],
         };
         let answer = Answer::Granted(granted).encode();
         let bytes = connection_bytes(there, back).unwrap_or(0);
@@ -246,6 +250,7 @@ fn follower(u: &mut Unstructured<'_>, socket: OwnedFd, told: &mut Told) -> Resul
         sealed: u.ratio(1, 8)?,
         most: u.arbitrary()?,
         there: u.arbitrary()?,
+        named: Default::default(),
     };
     let mut ask = ask.encode();
     if u.ratio(1, 8)? {

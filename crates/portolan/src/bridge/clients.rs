@@ -1,7 +1,7 @@
 //! A bridge serves the clients of an offer: it lets each in, gives it a place and a task of the
 //! carrier, and stops them all when the offer is dropped.
 
-use super::carrier::{self, Context, Stop};
+use super::carrier::{self, Context, Running, Stop};
 use super::error::{Over, Violation, ViolationKind};
 use super::options::OfferOptions;
 use crate::directory::{Client, Offer, OfferInbox, OfferKind, offer};
@@ -34,11 +34,12 @@ pub(super) trait Offered: Send + Sync + Sized + 'static {
     /// Of which membership it is.
     fn member(&self) -> &Arc<Member>;
 
-    /// Serves one client until its connection ends, or refuses it for want of a place.
+    /// Serves one client until its connection ends, or refuses it for want of a place. Drops the admission
+    /// last: then the program may leave the domain.
     fn serve(
         bridge: Arc<Bridge<Self>>,
         client: Client,
-        place: Option<Place>,
+        admission: Admission,
         context: Rc<Context>,
     ) -> impl Future<Output = ()>;
 }
@@ -130,11 +131,30 @@ pub(super) struct Bridge<T> {
     violations: Mutex<VecDeque<Violation>>,
 }
 
+/// A client's place, if there was one for it; and its offer waits for it when it is withdrawn.
+pub(super) struct Admission {
+    place: Option<Place>,
+    _running: Running,
+}
+
+impl Admission {
+    pub(super) fn take<T>(bridge: &Bridge<T>) -> Self {
+        Self {
+            place: Place::take(bridge),
+            _running: bridge.stop.begin(),
+        }
+    }
+
+    pub(super) fn has_place(&self) -> bool {
+        self.place.is_some()
+    }
+}
+
 /// One of the places that an offer has for clients; free again when dropped.
-pub(super) struct Place(Arc<AtomicUsize>);
+struct Place(Arc<AtomicUsize>);
 
 impl Place {
-    pub(super) fn take<T>(bridge: &Bridge<T>) -> Option<Self> {
+    fn take<T>(bridge: &Bridge<T>) -> Option<Self> {
         // The offer's thread alone takes them; they are given back at any time.
         let inside = bridge.inside.fetch_add(1, Ordering::Relaxed);
         let place = Self(Arc::clone(&bridge.inside));
@@ -201,15 +221,15 @@ impl<T> Bridge<T> {
 impl<T: Offered> Bridge<T> {
     /// Lets a client in, or says why not.
     fn meet(self: &Arc<Self>, client: Client) {
-        let place = Place::take(self);
-        if place.is_none() && self.stop.running() >= self.clients + REFUSING {
+        let running = self.stop.running();
+        let admission = Admission::take(self);
+        if !admission.has_place() && running >= self.clients + REFUSING {
             // It gets no answer: an answer must follow the client's request, which a task waits for.
             return;
         }
-        let (bridge, running) = (Arc::clone(self), self.stop.begin());
-        let launched = carrier::launch(self.what.member(), move |context| async move {
-            T::serve(bridge, client, place, context).await;
-            drop(running);
+        let bridge = Arc::clone(self);
+        let launched = carrier::launch(self.what.member(), move |context| {
+            T::serve(bridge, client, admission, context)
         });
         if let Err(error) = launched {
             // Its connection ends, and the client finds that it was not answered.

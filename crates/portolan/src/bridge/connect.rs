@@ -1,10 +1,12 @@
 //! Connects to a port of another domain.
 
 use super::control_socket::ControlSocket;
+use super::egress;
 use super::error::ConnectToError;
 use super::memory::{ConnectionMemory, MemoryError};
 use super::options::ConnectOptions;
 use super::port_egress::PortEgress;
+use super::sharing::Used;
 use super::side::Connection;
 use super::wire::Agreed;
 use crate::directory::{AcceptedConnection, OfferKind, connect};
@@ -15,20 +17,22 @@ use crate::space::Member;
 use crate::space::handshake::{Asked, Ended, NotGranted};
 use crate::space::public::{Public, Shown};
 use crate::{Deadline, Domain, Protection};
-use portolan_abi::bridge::{Ask, DESCRIPTORS, Granted};
+use portolan_abi::bridge::{Ask, DESCRIPTORS, Granted, WAKE};
 use portolan_abi::port::Leaving;
 use portolan_abi::public::PublicKind;
 use portolan_proto::handshake::Failure;
 use portolan_sys::process::PidFd;
-use portolan_sys::socket::SocketError;
-use std::os::fd::AsFd;
+use portolan_sys::socket::{self, SocketError};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Before another attempt, when a connection ended before an answer came.
 const AGAIN: Duration = Duration::from_millis(20);
+/// The number of a connection's first port.
+pub(super) const FIRST: u32 = 0;
 
 impl Domain {
     /// A right on a port that another domain offers by this name
@@ -39,8 +43,10 @@ impl Domain {
     ///
     /// The right is one on a port of this process's own domain, so sending is what it always is,
     /// and the right may be passed on within the domain. A thread of this process, the
-    /// carrier of all its connections, copies the messages over. So when this process ends, messages that have not gone over yet are lost; a
-    /// dead name says that the other side is gone. Rights and data structures cannot go over, nor
+    /// carrier of all its connections, copies the messages over. So when this process ends,
+    /// messages that have not gone over yet are lost; a dead name says that the other side is gone.
+    /// The port shares the connection that this process has with the same offering process already;
+    /// a full port holds up no other. Rights and data structures cannot go over, nor
     /// messages longer than the offer allows: sending them fails.
     ///
     /// # Errors
@@ -120,17 +126,43 @@ pub(super) fn connect_over(
     options: &ConnectOptions,
 ) -> Result<SendRight, ConnectToError> {
     let most = cap(domain.member(), options.most);
-    let ask = Ask {
-        sealed: options.protection == Protection::Sealed,
+    let sealed = options.protection == Protection::Sealed;
+    let reserved = Used::reserve(domain.member(), sought.of_whom(), sealed);
+    let mut ask = Ask {
+        sealed,
         most,
         there: options.ring_bytes,
+        named: Default::default(),
     };
+    for (name, reserved) in ask.named.iter_mut().zip(&reserved) {
+        *name = reserved.secret();
+    }
     let socket = accepted.connection;
-    let (granted, memory, process) = agree(&socket, &ask, options.answer_by())?;
+    let (granted, fds) = agree(&socket, &ask, options.answer_by())?;
+    if granted.shares {
+        let shared = reserved.iter().find(|it| it.secret() == granted.secret);
+        let shared = shared.ok_or(ConnectToError::Garbled)?;
+        let (right, port) = bind_proxy(domain, &granted, &ask, sought, shared.pid(), options)?;
+        // It has ended meanwhile: the offering process is dead, or the offer withdrawn.
+        let added = shared.add(port);
+        added.map_err(|_| ConnectToError::Unanswered(SocketError::Closed))?;
+        portolan_shm::mark!("bridge.added");
+        // If it does not get there, the other side closes the port.
+        let _ = socket::send_by(&socket, &[WAKE], &[], Some(Instant::now()));
+        return Ok(right);
+    }
+    let (memory, process) = memory_of(&granted, fds)?;
     let pid = process.id();
     let control = ControlSocket::new(socket, Some(process), false);
     let wire = Box::new(Connection::new(memory, control));
-    send_over(domain, &granted, &ask, wire, sought, pid, options)
+    let used = Used::new(
+        domain.member(),
+        sought.of_whom(),
+        granted.secret,
+        sealed,
+        pid,
+    );
+    send_over(domain, &granted, &ask, wire, sought, used, options)
 }
 
 /// Begins to send over a wire that was agreed on, and gives a right to do so.
@@ -140,9 +172,26 @@ pub(super) fn send_over(
     ask: &Ask,
     wire: Box<dyn Agreed>,
     sought: &Sought<'_>,
-    pid: Option<u32>,
+    used: Arc<Used>,
     options: &ConnectOptions,
 ) -> Result<SendRight, ConnectToError> {
+    let (right, port) = bind_proxy(domain, granted, ask, sought, used.pid(), options)?;
+    egress::launch(port, wire, used)?;
+    Ok(right)
+}
+
+/// Binds a proxy port, of which an egress is to take messages, and gives a right on it.
+pub(super) fn bind_proxy(
+    domain: &Domain,
+    granted: &Granted,
+    ask: &Ask,
+    sought: &Sought<'_>,
+    pid: Option<u32>,
+    options: &ConnectOptions,
+) -> Result<(SendRight, PortEgress), ConnectToError> {
+    if granted.window == 0 {
+        return Err(ConnectToError::Garbled);
+    }
     let there = Leaving {
         most: granted.most,
         sealed: ask.sealed,
@@ -160,14 +209,14 @@ pub(super) fn send_over(
     let shown = sought.show(domain.member(), PublicKind::ConnectedTo, port, pid);
     let egress = PortEgress {
         port: proxy,
-        wire,
+        number: granted.port,
         there,
         back: ask.most,
+        window: granted.window,
         name: sought.name.to_owned(),
         shown,
     };
-    egress.launch()?;
-    Ok(right)
+    Ok((right, egress))
 }
 
 /// The offer that was asked for, and its domain.
@@ -183,6 +232,11 @@ impl<'a> Sought<'a> {
     pub(super) fn of(other: &'a Builder, name: &'a str) -> Self {
         let (domain, user) = other.whose();
         Self { domain, user, name }
+    }
+
+    /// The domain, and its user.
+    pub(super) fn of_whom(&self) -> (&str, u32) {
+        (self.domain, self.user)
     }
 
     /// Shows observers the connection to it, of this port or segment of ours.
@@ -212,24 +266,31 @@ pub(super) fn cap(member: &Member, allowed: u64) -> u64 {
     allowed.min(limit / 4)
 }
 
-/// Asks the offering process for a connection, and takes the connection's memory and the process's
-/// pidfd from it. The kernel cannot give that pidfd: it knows the process that began to listen at
-/// the domain's socket as the socket's other end.
+/// Asks the offering process for a connection.
 pub(super) fn agree(
     socket: impl AsFd,
     ask: &Ask,
     deadline: Deadline,
-) -> Result<(Granted, ConnectionMemory, Descriptor<PidFd>), ConnectToError> {
+) -> Result<(Granted, Vec<OwnedFd>), ConnectToError> {
     let by = deadline.instant();
     let asked = Asked::send(&socket, ask, by, by)?;
     portolan_shm::mark!("bridge.asked");
-    let (granted, fds) = asked.wait(&socket)?;
+    Ok(asked.wait(&socket)?)
+}
+
+/// The connection's memory and the offering process's pidfd, which that has sent. The kernel cannot
+/// give the pidfd: it knows the process that began to listen at the domain's socket as the socket's
+/// other end.
+pub(super) fn memory_of(
+    granted: &Granted,
+    fds: Vec<OwnedFd>,
+) -> Result<(ConnectionMemory, Descriptor<PidFd>), ConnectToError> {
     let [memory, process] =
         <[_; DESCRIPTORS]>::try_from(fds).map_err(|_| ConnectToError::Garbled)?;
     let memory = ConnectionMemory::verify(memory, granted.there, granted.back)?;
     let process = PidFd::from_descriptor(process).map_err(|_| ConnectToError::Garbled)?;
     portolan_shm::mark!("bridge.connected");
-    Ok((granted, memory, Descriptor::new(process)))
+    Ok((memory, Descriptor::new(process)))
 }
 
 impl From<NotGranted<Ask>> for ConnectToError {

@@ -113,7 +113,7 @@ pub enum ViolationKind {
     Ask,
     /// Its count of bytes is none that it can have.
     ByteRing(Garbled),
-    /// Its frame header describes no message.
+    /// Its frame header describes no message, or stands where none of its kind may.
     FrameHeader,
     /// Its message is over the limit of the offer.
     TooLong {
@@ -131,6 +131,16 @@ pub enum ViolationKind {
     Sealed(VerifyError),
     /// It sent descriptors that were not asked for, or something that is no ring.
     Packet,
+    /// It sent something for a port that it has not opened, or has closed.
+    Port {
+        /// The number of the port in its connection.
+        port: u32,
+    },
+    /// It sent more than the port's window allows, and did not wait until the port had room.
+    Window {
+        /// The number of the port in its connection.
+        port: u32,
+    },
 }
 
 impl fmt::Display for Violation {
@@ -157,6 +167,11 @@ impl fmt::Display for ViolationKind {
             Self::Sealed(why) => write!(f, "its sealed memory is none: {why}"),
             Self::Packet => f.write_str(
                 "it sent a packet that is none of ours, or descriptors that were not asked for",
+            ),
+            Self::Port { port } => write!(f, "its connection has no port {port} that is open"),
+            Self::Window { port } => write!(
+                f,
+                "it sent more to port {port} of its connection than the port's window allows"
             ),
         }
     }

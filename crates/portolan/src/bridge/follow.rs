@@ -3,7 +3,7 @@
 
 use super::carrier::{self, Context, Running, Stop, Word};
 use super::codec;
-use super::connect::{Sought, agree, cap, connect_until};
+use super::connect::{Sought, agree, cap, connect_until, memory_of};
 use super::control_socket::ControlSocket;
 use super::error::{ConnectToError, Over, ViolationKind};
 use super::options::ConnectOptions;
@@ -14,9 +14,8 @@ use crate::directory::{AcceptedConnection, OfferKind};
 use crate::space::Builder;
 use crate::space::public::Shown;
 use crate::{Deadline, Domain, EventKind, Protection};
-use portolan_abi::bridge::{Ask, Form};
+use portolan_abi::bridge::{Ask, Form, FrameKind};
 use portolan_abi::public::PublicKind;
-use portolan_abi::slot::Kind;
 use portolan_sys::socket::SocketError;
 use std::collections::VecDeque;
 use std::io;
@@ -127,9 +126,11 @@ pub(super) fn follow_over(
         sealed: false,
         most: 0,
         there: options.ring_bytes,
+        named: Default::default(),
     };
     let socket = accepted.connection;
-    let (granted, memory, process) = agree(&socket, &ask, options.answer_by())?;
+    let (granted, fds) = agree(&socket, &ask, options.answer_by())?;
+    let (memory, process) = memory_of(&granted, fds)?;
     let pid = process.id();
     let control = ControlSocket::new(socket, Some(process), false);
     let mut connection = Connection::new(memory, control);
@@ -336,11 +337,11 @@ impl ChannelIngress {
             Ok((read, self.message.len() as u64))
         };
         let frame = crossing(member, EventKind::Arrive, port, read).await?;
-        if frame.kind != Kind::Dropped {
+        if frame.kind != FrameKind::Dropped {
             self.shown.came(self.message.len() as u64);
         }
         match frame.kind {
-            Kind::Dropped => {
+            FrameKind::Dropped => {
                 self.writer = None;
                 Ok(())
             }

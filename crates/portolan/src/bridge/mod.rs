@@ -13,10 +13,13 @@
 //!
 //! [`Domain::connect_to`](crate::Domain::connect_to) returns a right on a *proxy port* of the
 //! sender's own domain. So a send to the other domain is a send as any other: the extents change
-//! owner, the queue may be full, the port may be a dead name. The port's *egress* takes
-//! messages out of the proxy port and writes them into the connection's memory. The port's *ingress*,
+//! owner, the queue may be full, the port may be a dead name. The connection's *egress* takes
+//! messages out of the proxy port and writes them into the connection's memory. Its *ingress*,
 //! in the offering process and one for each client, reads them from there into extents of its own
 //! domain, and sends them to the real port. Neither process maps the other domain's region.
+//!
+//! Several ports share a connection (`flows`), if the same process offers them to the same
+//! process (`sharing`).
 //!
 //! Egresses and ingresses are tasks of the *carrier* (`carrier`), one thread of a membership, which
 //! runs all its connections in turn.
@@ -28,14 +31,15 @@
 //!   record that fails is a [`Violation`], which ends this connection and nothing else. No task
 //!   waits in the carrier's thread, and each has a bounded turn.
 //! - **G2** No message is received in part: the ingress sends a message on once all of it has come.
-//! - **G3** A receiver that does not receive holds up its senders alone: a full real port fills the
-//!   byte ring, that fills the proxy port, and then `WhenFull` decides.
-//! - **G4** The messages of one sender keep their order: each side takes one after another. Requests
-//!   begin in that order, and are answered in any.
-//! - **G5** A connection ends when either process dies, when the offer is withdrawn, when the real
-//!   port is closed, or when the last right on the proxy port is dropped and all messages sent
+//! - **G3** A receiver that does not receive holds up its senders alone: a full real port fills its
+//!   window in the connection, that fills the proxy port, and then `WhenFull` decides. Other ports of
+//!   the connection go on.
+//! - **G4** The messages of one sender to one port keep their order: each side takes one after
+//!   another. Requests begin in that order, and are answered in any.
+//! - **G5** A port of a connection ends when either process dies, when the offer is withdrawn, when the
+//!   real port is closed, or when the last right on the proxy port is dropped and all messages sent
 //!   before have gone over. In the last two cases requests that are with the server are answered
-//!   first. Then the proxy port is a dead name.
+//!   first. Then the proxy port is a dead name. The connection ends with its last port.
 //! - **G6** A client does not slow a channel's writer, unless the offer says so: the egress skips
 //!   whole units that the client was too slow for, counts them, and sends the count before the
 //!   next message.
@@ -75,17 +79,23 @@ mod clients;
 mod codec;
 mod connect;
 mod control_socket;
+mod egress;
 mod error;
+mod flows;
 mod follow;
+mod ingress;
+mod let_in;
 mod memory;
 mod offered;
 mod offered_channel;
 mod options;
 mod port_egress;
 mod port_ingress;
+mod sharing;
 mod side;
 #[cfg(test)]
 mod tests;
+mod window;
 mod wire;
 
 pub use error::{ConnectToError, Violation, ViolationKind};

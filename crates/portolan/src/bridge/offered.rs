@@ -1,17 +1,17 @@
 //! Offers a port to other domains: each client has an ingress of its own.
 
 use super::carrier::Context;
-use super::clients::{Bridge, Offered, Open, Place};
+use super::clients::{Admission, Bridge, Offered, Open};
 use super::connect::cap;
 use super::error::Violation;
+use super::ingress;
 use super::options::OfferOptions;
-use super::port_ingress;
 use crate::directory::{Client, OfferKind};
 use crate::port::SendRight;
 use crate::port::sealed::SealedStore;
 use crate::space::Member;
 use crate::{OfferError, Permissions, ReceiveRight};
-use portolan_abi::bridge::MAX_SEALED;
+use portolan_abi::bridge::{MAX_SEALED, MAX_WINDOW};
 use portolan_abi::port::PortStatus;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -45,6 +45,12 @@ pub(super) struct InHand<'a> {
 }
 
 impl OfferedTo {
+    /// Messages of one client that may wait for room in the port: as many as the port has slots.
+    pub(super) fn window(&self) -> u32 {
+        let slots = u32::try_from(self.right.slots()).unwrap_or(MAX_WINDOW);
+        slots.clamp(1, MAX_WINDOW)
+    }
+
     /// Takes so many parts in hand; nothing, if there are too many until the receiver takes some.
     pub(super) fn take_in_hand(&self, parts: usize) -> Option<InHand<'_>> {
         // Relaxed: a count, of which nothing else is to be seen.
@@ -78,10 +84,10 @@ impl Offered for OfferedTo {
     async fn serve(
         bridge: Arc<Bridge<Self>>,
         client: Client,
-        place: Option<Place>,
+        admission: Admission,
         context: Rc<Context>,
     ) {
-        port_ingress::serve(bridge, client, place, context).await;
+        ingress::serve(bridge, client, admission, context).await;
     }
 }
 

@@ -5,11 +5,12 @@
 //! overwritten, and says so with the next message (G6).
 
 use super::carrier::{Context, Word};
-use super::clients::{Bridge, Offered, Open, Place};
+use super::clients::{Admission, Bridge, Offered, Open};
 use super::codec;
+use super::connect::FIRST;
 use super::error::{Over, Violation};
+use super::let_in::let_in;
 use super::options::{OfferOptions, ring_bytes};
-use super::port_ingress::let_in;
 use super::side::{Side, crossing};
 use crate::channel::{
     Channel, ChannelError, Lagging, ReadError, Reader, ReaderOptions, Signalling,
@@ -18,7 +19,7 @@ use crate::directory::{Client, OfferKind};
 use crate::space::Member;
 use crate::space::public::Shown;
 use crate::{EventKind, OfferError, Permissions};
-use portolan_abi::bridge::{Denied, Form, Granted, RING_BYTES};
+use portolan_abi::bridge::{Denied, Form, Granted, RING_BYTES, Secret};
 use portolan_abi::public::PublicKind;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -113,19 +114,22 @@ impl Offered for Heard {
     async fn serve(
         bridge: Arc<Bridge<Self>>,
         client: Client,
-        place: Option<Place>,
+        admission: Admission,
         context: Rc<Context>,
     ) {
         let (uid, pid) = (client.peer.uid, client.peer.pid);
         let domain = bridge.domain.as_str();
-        let over = match ChannelEgress::let_in(&bridge, client, place.is_some(), &context).await {
-            Ok(mut egress) => {
-                tracing::info!(domain, uid, pid, "a client follows an offered channel");
-                bridge.stop.or(egress.carry_all()).await
-            }
-            Err(over) => over,
-        };
+        let over =
+            match ChannelEgress::let_in(&bridge, client, admission.has_place(), &context).await {
+                Ok(mut egress) => {
+                    tracing::info!(domain, uid, pid, "a client follows an offered channel");
+                    bridge.stop.or(egress.carry_all()).await
+                }
+                Err(over) => over,
+            };
         bridge.ended(uid, pid, over);
+        drop(bridge);
+        drop(admission);
     }
 }
 
@@ -154,7 +158,7 @@ impl ChannelEgress {
         let channel = &bridge.what.channel;
         let mut own = None;
         let who = (client.peer.uid, client.peer.pid);
-        let (_, side) = let_in(bridge, client, has_place, context, |ask| {
+        let side = let_in(bridge, client, has_place, context, |ask| {
             // From here on it misses nothing without being told.
             let mut options = ReaderOptions::default().lagging(bridge.what.lagging);
             if !channel.is_reliable() || bridge.what.lagging == Lagging::Skip {
@@ -170,6 +174,10 @@ impl ChannelEgress {
                 most: bridge.most,
                 there: *RING_BYTES.start(),
                 back: ring_bytes(ask.there.min(bridge.ring_bytes)),
+                window: 0,
+                shares: false,
+                port: FIRST,
+                secret: Secret::default(),
             })
         })
         .await?;

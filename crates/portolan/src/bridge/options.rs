@@ -64,21 +64,23 @@ impl OfferOptions {
     /// more is refused with [`SendError::TooLong`](crate::SendError::TooLong); a stranger that sends
     /// one all the same is thrown out ([`ViolationKind::TooLong`](crate::ViolationKind::TooLong)).
     ///
-    /// As many messages as the port's queue has slots may wait, each of which takes as much.
+    /// As many messages as the port's queue has slots may wait, each of which takes as much. So
+    /// much again, together, may wait for room before the port, for each client.
     #[must_use]
     pub fn most_bytes(self, most: u64) -> Self {
         Self { most, ..self }
     }
 
-    /// Connections at one time, each of which has a byte ring here; 64 if not said. One thread of
-    /// this process serves all of them.
+    /// Clients at one time; 64 if not said. Each has a byte ring here, but that the ports to which a
+    /// process has connected share one. A process that has connected twice counts twice. One
+    /// thread of this process serves all of them.
     #[must_use]
     pub fn most_clients(self, clients: usize) -> Self {
         Self { clients, ..self }
     }
 
     /// Requests of one client that are with the server at one time, from 1 to 1,024; 64 if not said.
-    /// Their answers come in any order. Further requests stay in the byte ring, and then with the
+    /// Their answers come in any order. Further requests wait before the port, and then with the
     /// client, until one of them is answered and the client has room for the answer.
     #[must_use]
     pub fn most_requests(self, requests: usize) -> Self {
@@ -89,7 +91,8 @@ impl OfferOptions {
     }
 
     /// Bytes of the byte ring through which a connection's messages are copied, at the most; 4 MiB
-    /// if not said. It is this process's memory.
+    /// if not said. It is this process's memory. Ports share a connection only if they get byte
+    /// rings of one length.
     #[must_use]
     pub fn most_ring_bytes(self, bytes: u64) -> Self {
         Self {
@@ -191,7 +194,8 @@ impl ConnectOptions {
 
     /// Bytes of the byte ring through which messages are copied, rounded up to a power of two from
     /// 64 KiB to 16 MiB; 2 MiB if not said. Longer messages pass through it piece by piece. The
-    /// offer may allow less.
+    /// offer may allow less. A port shares the connection of another one only if its byte ring is
+    /// as long.
     #[must_use]
     pub fn ring_bytes(self, bytes: u64) -> Self {
         Self {

@@ -1,30 +1,18 @@
-//! A port's egress takes messages out of a proxy port and writes them to the other domain.
-//!
-//! ```text
-//! proxy port --message----------------------> byte ring
-//!            --request, noted by its number--> byte ring
-//!  client <-------- its answer ------------- byte ring back
-//! ```
-//!
-//! It is a task with two halves: one sends, the other takes answers. So many requests are under way
-//! at a time, and their answers come in any order.
-//!
-//! It ends with the last right on the proxy port, once everything sent before has gone over and is
-//! answered, or with the other side; then the proxy port is closed, and a dead name (G5).
+//! A port's egress takes messages out of a proxy port, as its window allows, and gives answers to
+//! the requests among them.
 
-use super::carrier::{self, Context, Word, either};
-use super::codec;
-use super::error::{ConnectToError, Over, ViolationKind};
-use super::side::{Side, bytes_of, crossing};
-use super::wire::Agreed;
+use super::carrier::{Context, Word};
+use super::codec::Outgoing;
+use super::error::{Over, ViolationKind};
+use super::side::bytes_of;
+use super::window::{Taken, Window};
 use crate::port::{is_unused, may_leave};
 use crate::space::drain::Drain;
 use crate::space::public::Shown;
 use crate::space::{Member, Part};
-use crate::{Access, Deadline, EventKind, Notice, ReceiveError, ReceiveRight, Request};
+use crate::{Access, Deadline, Message, Notice, ReceiveError, ReceiveRight, Request};
 use portolan_abi::bridge::MAX_REQUESTS;
 use portolan_abi::port::{Leaving, PortName};
-use portolan_abi::slot::Kind;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -34,33 +22,66 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 /// An egress that is to begin.
 pub(super) struct PortEgress {
     pub(super) port: ReceiveRight,
-    pub(super) wire: Box<dyn Agreed>,
+    /// Its number in the connection.
+    pub(super) number: u32,
     /// The limits of a message there, and of an answer here.
     pub(super) there: Leaving,
     pub(super) back: u64,
+    /// Messages that may be under way.
+    pub(super) window: u32,
     /// The offer's name.
     pub(super) name: String,
     /// What observers see.
     pub(super) shown: Shown,
 }
 
-/// The state of the task.
-struct Egress {
+/// The egress of a port, while it lasts.
+pub(super) struct Proxy {
     port: RefCell<ReceiveRight>,
-    side: Side,
+    number: u32,
     /// Where the proxy port rings, and whether it is to.
     word: Word,
     armed: Cell<bool>,
     there: Leaving,
-    back: u64,
+    pub(super) back: u64,
     /// The member and the port, for events.
-    member: Arc<Member>,
-    at: PortName,
+    pub(super) member: Arc<Member>,
+    pub(super) at: PortName,
+    window: RefCell<Window>,
+    /// The other side was asked what it has accepted, and has not said it yet.
+    has_asked_it: Cell<bool>,
+    /// What is sent next, once there is room for it.
+    held: RefCell<Option<Held>>,
+    /// No process can send any more.
+    drained: Cell<bool>,
     /// Requests that were not answered yet, by their numbers.
     asked: RefCell<HashMap<u64, Request>>,
+    /// The number of the last one.
+    last: Cell<u64>,
     shown: Shown,
     // The last field: it outlives the handles in the others.
     _drain: Arc<Drain>,
+}
+
+/// A message that waits for the port's window.
+struct Held {
+    message: Box<Outgoing>,
+    taken: Taken,
+    /// If it is one.
+    request: Option<Request>,
+}
+
+/// What a port has to write.
+pub(super) enum Act {
+    /// A message, or a request of this number.
+    Send {
+        message: Box<Outgoing>,
+        tag: Option<u64>,
+    },
+    /// That it waits.
+    Blocked,
+    /// Nothing any more.
+    End,
 }
 
 /// The port egresses of a membership, and the ports that they receive at.
@@ -96,183 +117,185 @@ impl Part for PortEgresses {
 }
 
 impl PortEgress {
-    /// Begins to carry the messages sent to the port, on which the caller has a right.
-    pub(super) fn launch(self) -> Result<(), ConnectToError> {
-        self.port.request_no_more_senders();
-        let member = Arc::clone(&self.port.at().member);
-        let drain = member.part::<PortEgresses>().launched(self.port.at().port);
-        carrier::launch(&member, move |context| self.run(context, drain))?;
-        Ok(())
+    pub(super) fn member(&self) -> &Arc<Member> {
+        &self.port.at().member
     }
 
-    async fn run(self, context: Rc<Context>, drain: Arc<Drain>) {
-        let member = Arc::clone(&self.port.at().member);
-        let (domain, name) = (member.domain.clone(), self.name);
-        let at = self.port.at().port;
-        let over = match self.wire.of_task(&context) {
-            Ok(wire) => {
-                let egress = Egress {
-                    port: RefCell::new(self.port),
-                    side: Side::new(wire, &context).sealing(self.there.sealed),
-                    word: context.word(),
-                    armed: Cell::new(false),
-                    there: self.there,
-                    back: self.back,
-                    member,
-                    at,
-                    asked: RefCell::default(),
-                    shown: self.shown,
-                    _drain: drain,
-                };
-                either(egress.send_all(), egress.take_answers()).await
-            }
-            Err(error) => {
-                drop((self.port, self.shown, member));
-                drop(drain);
-                Over::Io(error)
-            }
-        };
-        match over {
-            Over::Stopped => tracing::debug!(domain, name, "all that was sent has gone over"),
-            Over::Gone => tracing::info!(domain, name, "the other side is gone"),
-            Over::Violation(error) => {
-                tracing::warn!(domain, name, %error, "the other side breaks the rules");
-            }
-            Over::Io(error) => tracing::warn!(domain, name, %error, "cannot carry on"),
+    /// It is about to begin, while the caller has a right on the port.
+    pub(super) fn launched(&self) -> Arc<Drain> {
+        self.port.request_no_more_senders();
+        let part = self.member().part::<PortEgresses>();
+        part.launched(self.port.at().port)
+    }
+
+    /// It begins, in a task.
+    pub(super) fn open(self, context: &Rc<Context>, drain: Arc<Drain>) -> Proxy {
+        Proxy {
+            member: Arc::clone(self.member()),
+            at: self.port.at().port,
+            port: RefCell::new(self.port),
+            number: self.number,
+            word: context.word(),
+            armed: Cell::new(false),
+            there: self.there,
+            back: self.back,
+            window: RefCell::new(Window::new(self.window, self.there.most)),
+            has_asked_it: Cell::new(false),
+            held: RefCell::default(),
+            drained: Cell::new(false),
+            asked: RefCell::default(),
+            last: Cell::new(0),
+            shown: self.shown,
+            _drain: drain,
         }
+    }
+
+    /// It cannot begin.
+    pub(super) fn forget(self, drain: Arc<Drain>) {
+        drop(self);
+        drop(drain);
     }
 }
 
-impl Egress {
-    /// Carries what is sent until no process can send any more; returns the reason.
-    async fn send_all(&self) -> Over {
-        let (mut scratch, mut number) = (Vec::new(), 0);
-        loop {
-            let sent = match self.next() {
-                Ok(Some(next)) => self.send(next, &mut number, &mut scratch).await,
-                Ok(None) => self.wait().await,
-                Err(Over::Stopped) => {
-                    // Who has asked and dropped the right waits for the answer all the same.
-                    let answered = self.fewer_than(1).await;
-                    return answered.err().unwrap_or(Over::Stopped);
-                }
-                Err(over) => Err(over),
-            };
-            if let Err(over) = sent {
-                return over;
-            }
+impl Proxy {
+    pub(super) fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// What is to be written for it now.
+    pub(super) fn next_act(&self, arms: bool) -> Result<Option<Act>, Over> {
+        let mut held = self.held.borrow_mut();
+        if held.is_none() {
+            *held = self.hold(arms)?;
         }
+        let Some(next) = &*held else {
+            // Who has asked and dropped the right waits for the answer all the same.
+            let ends = self.drained.get() && self.asked.borrow().is_empty();
+            return Ok(ends.then_some(Act::End));
+        };
+        if next.request.is_some() && self.asked.borrow().len() >= MAX_REQUESTS {
+            return Ok(None);
+        }
+        let mut window = self.window.borrow_mut();
+        let taken = next.taken;
+        if !window.fits(taken) {
+            let asks = window.must_ask() && !self.has_asked_it.replace(true);
+            return Ok(asks.then_some(Act::Blocked));
+        }
+        let Some(Held {
+            mut message,
+            request,
+            ..
+        }) = held.take()
+        else {
+            return Ok(None);
+        };
+        message.leaves(&self.member);
+        window.begin(taken);
+        let tag = request.map(|request| {
+            let tag = self.last.get() + 1;
+            self.last.set(tag);
+            self.asked.borrow_mut().insert(tag, request);
+            tag
+        });
+        Ok(Some(Act::Send { message, tag }))
+    }
+
+    /// Takes a message out of the port, if there is one.
+    fn hold(&self, arms: bool) -> Result<Option<Held>, Over> {
+        while !self.drained.get() && self.may_have(arms)? {
+            let Some(mut next) = self.next() else {
+                continue;
+            };
+            let message = std::mem::take(&mut next.message);
+            // It was looked at when it was sent, but a member may send past its library.
+            if may_leave(&message, self.there).is_err() {
+                continue;
+            }
+            let message = Outgoing::new(message, self.there.sealed)?;
+            return Ok(Some(Held {
+                taken: message.taken(),
+                message: Box::new(message),
+                request: next.wants_reply().then_some(next),
+            }));
+        }
+        Ok(None)
     }
 
     /// The next message or request, if there is one.
-    fn next(&self) -> Result<Option<Request>, Over> {
+    fn next(&self) -> Option<Request> {
+        match self
+            .port
+            .borrow_mut()
+            .get_request(Access::Later, Deadline::NOW)
+        {
+            Ok(next) => match next.message.notice() {
+                None => return Some(next),
+                // Comes when nothing else is there.
+                Some(Notice::NoMoreSenders) => self.drained.set(true),
+                Some(_) => {}
+            },
+            Err(ReceiveError::TimedOut) => {}
+            Err(_) => self.drained.set(true),
+        }
+        None
+    }
+
+    /// Whether something may be in the port; if not, it is armed, if that is asked for.
+    fn may_have(&self, arms: bool) -> Result<bool, Over> {
         let mut port = self.port.borrow_mut();
-        match port.get_request(Access::Later, Deadline::NOW) {
-            // Comes when nothing else is there.
-            Ok(next) if next.message.notice() == Some(Notice::NoMoreSenders) => Err(Over::Stopped),
-            Ok(next) if next.message.notice().is_some() => Ok(None),
-            Ok(next) => Ok(Some(next)),
-            Err(ReceiveError::TimedOut) => Ok(None),
-            Err(_) => Err(Over::Stopped),
-        }
-    }
-
-    /// Sends a message, or a request once there are fewer than may be under way.
-    async fn send(
-        &self,
-        mut next: Request,
-        number: &mut u64,
-        scratch: &mut Vec<u8>,
-    ) -> Result<(), Over> {
-        // It was looked at when it was sent, but a member may send past its library.
-        if may_leave(&next.message, self.there).is_err() {
-            return Ok(());
-        }
-        let asks = next.wants_reply();
-        let (kind, tag) = if asks {
-            self.fewer_than(MAX_REQUESTS).await?;
-            *number += 1;
-            (Kind::Request, *number)
-        } else {
-            (Kind::Message, 0)
-        };
-        let message = std::mem::take(&mut next.message);
-        let write = async {
-            codec::write(&self.side, kind, tag, &message, scratch).await?;
-            Ok(((), bytes_of(&message)))
-        };
-        crossing(&self.member, EventKind::Depart, self.at.index, write).await?;
-        self.shown.went(bytes_of(&message));
-        if asks {
-            self.asked.borrow_mut().insert(tag, next);
-            portolan_shm::mark!("bridge.requested");
-        } else {
-            portolan_shm::mark!("bridge.carried");
-        }
-        Ok(())
-    }
-
-    /// Waits until fewer requests than so many are under way.
-    async fn fewer_than(&self, requests: usize) -> Result<(), Over> {
-        let look = |_| Ok((self.asked.borrow().len() < requests).then_some(()));
-        self.side.context().until(look).await
-    }
-
-    /// Waits until something is sent.
-    async fn wait(&self) -> Result<(), Over> {
-        let look = |arms: bool| {
-            let mut port = self.port.borrow_mut();
-            if self.armed.take() {
-                port.disarm();
-            }
-            if port.may_have() {
-                return Ok(Some(()));
-            }
-            if !arms {
-                return Ok(None);
-            }
-            let doorbell = &port.at().queue().port.sleep.doorbell;
-            // SeqCst: before the marks are set, as in `ReceiveRight::sleep`.
-            let seen = doorbell.load(Ordering::SeqCst);
-            self.word.arm(doorbell, seen)?;
-            if port.arm() {
-                self.armed.set(true);
-                return Ok(None);
-            }
+        if self.armed.take() {
             port.disarm();
-            Ok(Some(()))
-        };
-        self.side.context().until(look).await
+        }
+        if port.may_have() || !arms {
+            return Ok(port.may_have());
+        }
+        let doorbell = &port.at().queue().port.sleep.doorbell;
+        // SeqCst: before the marks are set, as in `ReceiveRight::sleep`.
+        let seen = doorbell.load(Ordering::SeqCst);
+        self.word.arm(doorbell, seen)?;
+        if port.arm() {
+            self.armed.set(true);
+            return Ok(false);
+        }
+        port.disarm();
+        Ok(true)
     }
 
-    /// Takes answers until the other side ends; returns the reason.
-    async fn take_answers(&self) -> Over {
-        let mut scratch = Vec::new();
-        loop {
-            if let Err(over) = self.take_answer(&mut scratch).await {
-                return over;
-            }
+    /// A message of it has gone over.
+    pub(super) fn went(&self, sent: Outgoing) {
+        let bytes = sent.left(&self.member, self.at.index);
+        self.shown.went(bytes);
+    }
+
+    /// The other side says that so many messages are in the port.
+    pub(super) fn accepted(&self, count: u64) -> Result<(), Over> {
+        self.has_asked_it.set(false);
+        match self.window.borrow_mut().accept_to(count) {
+            true => Ok(()),
+            false => Err(ViolationKind::Window { port: self.number }.into()),
         }
     }
 
-    async fn take_answer(&self, scratch: &mut Vec<u8>) -> Result<(), Over> {
-        self.side.more(|_| Ok(())).await?;
-        let read = async {
-            let read = codec::read(&self.side, &self.member, self.back, scratch).await?;
-            let bytes = bytes_of(&read.1);
-            Ok((read, bytes))
-        };
-        let read = crossing(&self.member, EventKind::Arrive, self.at.index, read);
-        let (frame, answer) = read.await?;
-        self.shown.came(bytes_of(&answer));
-        portolan_shm::mark!("bridge.answer_came");
-        let asked = self.asked.borrow_mut().remove(&frame.tag);
-        match (frame.kind, asked) {
-            // Its client may be gone by now.
-            (Kind::Reply, Some(asked)) => drop(asked.reply(answer)),
-            // And so is our client's.
-            (Kind::Dropped, Some(asked)) => drop(asked),
-            _ => return Err(ViolationKind::FrameHeader.into()),
+    /// Whether there is a request of this number that was not answered.
+    pub(super) fn has_asked(&self, tag: u64) -> Result<(), Over> {
+        match self.asked.borrow().contains_key(&tag) {
+            true => Ok(()),
+            false => Err(ViolationKind::FrameHeader.into()),
+        }
+    }
+
+    /// The answer to a request has come; or it was dropped.
+    pub(super) fn answered(&self, tag: u64, answer: Option<Message>) -> Result<(), Over> {
+        let asked = self.asked.borrow_mut().remove(&tag);
+        let asked = asked.ok_or(ViolationKind::FrameHeader)?;
+        match answer {
+            Some(answer) => {
+                self.shown.came(bytes_of(&answer));
+                // Its client may be gone by now.
+                let _ = asked.reply(answer);
+            }
+            None => drop(asked),
         }
         Ok(())
     }

@@ -7,12 +7,12 @@ use super::memory::ConnectionMemory;
 use super::wire::{Agreed, Rings, Wire};
 use crate::space::Member;
 use crate::space::record::About;
-use crate::{Deadline, EventKind, Message};
+use crate::{Deadline, EventKind, Message, Sealed};
 use portolan_shm::byte_ring::Reader;
 use portolan_sys::process;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -90,28 +90,18 @@ impl Agreed for Connection {
 pub(super) struct Side {
     context: Rc<Context>,
     wire: RefCell<Box<dyn Wire>>,
-    /// It writes messages as sealed memory.
-    seals: bool,
+    /// Messages that came and are in their ports.
+    delivered: Cell<u64>,
 }
 
 impl Side {
-    /// A side of a task, which writes messages as copies.
+    /// A side of a task.
     pub(super) fn new(wire: Box<dyn Wire>, context: &Rc<Context>) -> Self {
         Self {
             context: Rc::clone(context),
             wire: RefCell::new(wire),
-            seals: false,
+            delivered: Cell::new(0),
         }
-    }
-
-    /// The same, which writes messages as sealed memory, or not.
-    pub(super) fn sealing(self, seals: bool) -> Self {
-        Self { seals, ..self }
-    }
-
-    /// Whether this side writes messages as sealed memory.
-    pub(super) fn seals(&self) -> bool {
-        self.seals
     }
 
     /// The offering process's side of a connection in memory.
@@ -125,20 +115,31 @@ impl Side {
     }
 
     /// The task's.
-    pub(super) fn context(&self) -> &Context {
+    pub(super) fn context(&self) -> &Rc<Context> {
         &self.context
     }
 
-    /// Says how many messages were delivered.
-    pub(super) fn set_delivered(&self, count: u64) {
-        self.wire.borrow_mut().set_delivered(count);
+    /// One more message is in its port.
+    pub(super) fn delivered(&self) {
+        self.delivered.set(self.delivered.get() + 1);
+        self.wire.borrow_mut().set_delivered(self.delivered.get());
+    }
+
+    /// Writes the beginning of `bytes`, from a line on; how many.
+    pub(super) fn push(&self, bytes: &[u8]) -> Result<usize, Over> {
+        self.wire.borrow_mut().push(bytes)
+    }
+
+    /// Reads into the beginning of `out`, from a line on; how many.
+    pub(super) fn pull(&self, out: &mut [u8]) -> Result<usize, Over> {
+        self.wire.borrow_mut().pull(out)
     }
 
     /// Writes all of `bytes`, from a line on.
     pub(super) async fn write(&self, mut bytes: &[u8]) -> Result<(), Over> {
         while !bytes.is_empty() {
             self.context.turn().await;
-            let written = self.wire.borrow_mut().push(bytes)?;
+            let written = self.push(bytes)?;
             bytes = &bytes[written..];
             if written == 0 {
                 self.room().await?;
@@ -151,7 +152,7 @@ impl Side {
     pub(super) async fn read(&self, mut out: &mut [u8]) -> Result<(), Over> {
         while !out.is_empty() {
             self.context.turn().await;
-            let read = self.wire.borrow_mut().pull(out)?;
+            let read = self.pull(out)?;
             out = &mut out[read..];
             if read == 0 {
                 self.more(|_| Ok(())).await?;
@@ -161,7 +162,7 @@ impl Side {
     }
 
     /// Waits until there is room.
-    async fn room(&self) -> Result<(), Over> {
+    pub(super) async fn room(&self) -> Result<(), Over> {
         let look = |arms: bool| {
             let mut wire = self.wire.borrow_mut();
             wire.hear_news()?;
@@ -205,9 +206,10 @@ impl Side {
     }
 
     /// Sends the descriptors that the next frame header names, waiting for room.
-    pub(super) async fn show(&self, fds: &[BorrowedFd<'_>]) -> Result<(), Over> {
+    pub(super) async fn show(&self, sealed: &[Sealed]) -> Result<(), Over> {
+        let fds: Vec<_> = sealed.iter().map(|s| s.frozen().as_fd()).collect();
         let mut wait = NO_ROOM.0;
-        while !self.wire.borrow_mut().show(fds)? {
+        while !self.wire.borrow_mut().show(&fds)? {
             self.context.pause(wait).await;
             wait = (wait * 2).min(NO_ROOM.1);
         }

@@ -1,9 +1,11 @@
 //! Tests two domains in one process, and hostile packets and bytes over the raw connection.
 
+mod frames;
+mod ports;
 mod tcp;
 mod wires;
 
-use super::connect::{Sought, agree, connect_over};
+use super::connect::{Sought, agree, connect_over, memory_of};
 use super::control_socket::ControlSocket;
 use super::follow::follow_over;
 use super::memory::ConnectionMemory;
@@ -14,8 +16,7 @@ use crate::space::Builder;
 use crate::space::Descriptor;
 use crate::{Access, Deadline, Domain, Message, Permissions, PortOptions, ReceiveRight, SendRight};
 use crate::{PendingReply, SendError, WhenFull};
-use portolan_abi::bridge::{Answer, Ask, Form, FrameHeader, Granted, control};
-use portolan_abi::slot::Kind;
+use portolan_abi::bridge::{Answer, Ask, Form, FrameHeader, FrameKind, Granted, control};
 use portolan_shm::byte_ring::{Reader, Writer};
 use portolan_sys::process::PidFd;
 use portolan_sys::shared::Window;
@@ -73,8 +74,12 @@ fn nobody() -> Builder {
 }
 
 fn join(ours: &Domain, theirs: &Domain, options: &ConnectOptions) -> SendRight {
-    let accepted = connect_own(theirs.member(), OfferKind::Port, "frames", None, long()).unwrap();
-    connect_over(ours, accepted, &Sought::of(&nobody(), "frames"), options).unwrap()
+    join_to(ours, theirs, "frames", options)
+}
+
+fn join_to(ours: &Domain, theirs: &Domain, name: &str, options: &ConnectOptions) -> SendRight {
+    let accepted = connect_own(theirs.member(), OfferKind::Port, name, None, long()).unwrap();
+    connect_over(ours, accepted, &Sought::of(&nobody(), name), options).unwrap()
 }
 
 fn plain(over: Over) -> Two {
@@ -198,6 +203,10 @@ fn other_descriptors_than_a_pairs_are_refused() {
             most: 64,
             there: 64 << 10,
             back: 64 << 10,
+            window: 64,
+            shares: false,
+            port: 0,
+            secret: [7; 16],
         };
         let shared = ConnectionMemory::create(granted.there, granted.back).unwrap();
         let (memory, process, null) = (shared.as_fd(), own.as_fd(), null.as_fd());
@@ -279,6 +288,10 @@ fn told(domain: &Domain, most: u64, pieces: &[&[u8]]) -> (Result<Followed, Conne
         most,
         there: 64 << 10,
         back: 64 << 10,
+        window: 64,
+        shares: false,
+        port: 0,
+        secret: [7; 16],
     };
     let shared = ConnectionMemory::create(granted.there, granted.back).unwrap();
     let answer = Answer::Granted(granted).encode();
@@ -333,7 +346,7 @@ fn an_ingress_that_announces_an_impossible_channel_is_believed_in_nothing_more()
     let copy = |tag, extents| FrameHeader {
         extents,
         tag,
-        ..FrameHeader::new(Kind::Message)
+        ..FrameHeader::new(FrameKind::Message)
     };
     let preamble = |frame: FrameHeader, len: u64| {
         let mut bytes = frame.encode().to_vec();
@@ -356,7 +369,7 @@ fn an_ingress_that_announces_an_impossible_channel_is_believed_in_nothing_more()
         preamble(header, 3),
         preamble(sealed, 3),
         copy(5, 0).encode().to_vec(),
-        FrameHeader::new(Kind::Request).encode().to_vec(),
+        FrameHeader::new(FrameKind::Request).encode().to_vec(),
         vec![0; 64],
     ] {
         let domain = Domain::private().unwrap();
@@ -394,6 +407,10 @@ fn asking(domain: &Domain) -> (SendRight, Raw) {
         most: 1 << 20,
         there: 64 << 10,
         back: 64 << 10,
+        window: 64,
+        shares: false,
+        port: 0,
+        secret: [7; 16],
     };
     let shared = ConnectionMemory::create(granted.there, granted.back).unwrap();
     let own = PidFd::open(std::process::id()).unwrap();
@@ -421,7 +438,7 @@ fn ask(right: &SendRight, server: &mut Raw) -> (PendingReply, u64) {
     let mut request = [0; FrameHeader::BYTES];
     server.read(&mut request);
     let request = FrameHeader::decode(&request).unwrap();
-    assert_eq!(request.kind, Kind::Request);
+    assert_eq!(request.kind, FrameKind::Request);
     server.read(&mut vec![0; request.rest()]);
     (pending, request.tag)
 }
@@ -436,7 +453,7 @@ fn an_answer_of_many_small_extents_takes_no_more_than_is_allowed() {
         let frame = FrameHeader {
             extents,
             tag,
-            ..FrameHeader::new(Kind::Reply)
+            ..FrameHeader::new(FrameKind::Reply)
         };
         let mut preamble = frame.encode().to_vec();
         (0..extents).for_each(|_| preamble.extend(1_u64.to_le_bytes()));
@@ -472,15 +489,15 @@ fn an_answer_to_what_was_not_asked_is_the_end() {
         let (mut first, one) = ask(&right, &mut server);
         let (mut second, other) = ask(&right, &mut server);
         assert_eq!((one, other), (1, 2));
-        server.write(&answer(Kind::Reply, other));
+        server.write(&answer(FrameKind::Reply, other));
         assert!(second.wait(Access::Later, long()).is_ok());
         let bad = match nth {
-            0 => answer(Kind::Reply, other),
-            1 => answer(Kind::Dropped, 0),
-            2 => answer(Kind::Reply, u64::MAX),
-            3 => answer(Kind::ServerDead, one),
-            4 => answer(Kind::Message, one),
-            _ => answer(Kind::Request, one),
+            0 => answer(FrameKind::Reply, other),
+            1 => answer(FrameKind::Dropped, 0),
+            2 => answer(FrameKind::Reply, u64::MAX),
+            3 => answer(FrameKind::Accepted, one),
+            4 => answer(FrameKind::Message, one),
+            _ => answer(FrameKind::Request, one),
         };
         server.write(&bad);
         assert!(first.wait(Access::Later, long()).is_err(), "{nth}");
@@ -514,8 +531,10 @@ fn a_client_that_counts_what_was_never_written_is_thrown_out_alone() {
         sealed: false,
         most: 0,
         there: 64 << 10,
+        named: Default::default(),
     };
-    let (_, shared, _) = agree(&connection, &ask, long()).unwrap();
+    let (granted, fds) = agree(&connection, &ask, long()).unwrap();
+    let (shared, _) = memory_of(&granted, fds).unwrap();
     let memory = Window::from_fd(shared.as_fd().try_clone_to_owned().unwrap()).unwrap();
     let tail = memory.word(control::STRIDE + control::TAIL);
     tail.store(u64::MAX / 2, Ordering::Release);

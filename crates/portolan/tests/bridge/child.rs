@@ -69,6 +69,7 @@ struct State {
     domain: Option<Domain>,
     right: Option<SendRight>,
     more: Vec<SendRight>,
+    also: Option<(OfferedPort, ReceiveRight)>,
     port: Option<ReceiveRight>,
     offered: Option<OfferedPort>,
     followed: Option<Followed>,
@@ -125,6 +126,36 @@ impl State {
                 self.more.push(right);
                 Ok("connected".to_owned())
             }
+            ["connect-also", theirs, name] => {
+                let other = Domain::builder(theirs);
+                let ours = self.domain.as_ref().unwrap();
+                let options = ConnectOptions::default();
+                match ours.connect_to(&other, name, options) {
+                    Ok(right) => self.more.push(right),
+                    Err(error) => return Ok(format!("{error:?}")),
+                }
+                Ok("connected".to_owned())
+            }
+            // To the port that was connected to after the first one.
+            ["send-also", n, len] => {
+                let domain = self.domain.as_ref().unwrap();
+                let message = message(domain, number(n) as u64, &[number(len)]);
+                let sent = self.more[0].send(message, long());
+                Ok(sent.map_or_else(|error| format!("{:?}", error.why), |()| "sent".into()))
+            }
+            // How many connections it has, as a client or as an offering process.
+            ["connections"] => {
+                let maps = std::fs::read_to_string("/proc/self/maps")?;
+                let lines = maps.lines().filter(|line| line.contains("portolan-bridge"));
+                Ok(lines.count().to_string())
+            }
+            ["offer-also", name] => {
+                let port = self.domain.as_ref().unwrap().bind(PortOptions::unnamed())?;
+                let permissions = Permissions::own_user();
+                let offered = port.offer(name, &permissions, OfferOptions::default())?;
+                self.also = Some((offered, port));
+                Ok("offered".to_owned())
+            }
             // How many threads carry its connections.
             ["carriers"] => Ok(carriers()?.len().to_string()),
             ["drop-right"] => {
@@ -140,6 +171,15 @@ impl State {
             }
             ["offer", name] => self.offer(name, PortOptions::named("inbox").queue(3)),
             ["offer-requests", name] => self.offer(name, PortOptions::unnamed().synchronous()),
+            // In a domain where another process has the other name.
+            ["offer-in", name] => {
+                let domain = Domain::join(name)?;
+                let port = domain.bind(PortOptions::unnamed())?;
+                let permissions = Permissions::own_user();
+                let offered = port.offer("elsewhere", &permissions, OfferOptions::default())?;
+                (self.domain, self.port, self.offered) = (Some(domain), Some(port), Some(offered));
+                Ok("offered".to_owned())
+            }
             ["withdraw"] => {
                 self.offered = None;
                 Ok("withdrawn".to_owned())

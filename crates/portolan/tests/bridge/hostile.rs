@@ -8,12 +8,13 @@ use portolan::{
     SendError, SendRight, ViolationKind,
 };
 use portolan_abi::FORMAT_VERSION;
-use portolan_abi::bridge::{Answer, Ask, DESCRIPTORS, Denied, FrameHeader, Granted, WAKE, control};
+use portolan_abi::bridge::{
+    Answer, Ask, DESCRIPTORS, Denied, FrameHeader, FrameKind, Granted, Secret, WAKE, control,
+};
 use portolan_abi::connect::{ConnectAnswer, ConnectRequest, Maker, OfferKind, OfferName};
 use portolan_abi::handshake::Refusal;
 use portolan_abi::hello::socket_name;
 use portolan_abi::limits::LINE;
-use portolan_abi::slot::Kind;
 use portolan_sys::shared::Window;
 use portolan_sys::socket::{self, Address, SocketError};
 use portolan_testkit::{PATIENCE, unique, until};
@@ -23,12 +24,16 @@ use std::time::{Duration, Instant};
 
 /// A connection to the acceptor of an offer, before the first record.
 pub(crate) fn accepted(domain: &str) -> OwnedFd {
+    accepted_by(domain, "frames")
+}
+
+pub(crate) fn accepted_by(domain: &str, offer: &str) -> OwnedFd {
     let user = portolan_sys::process::user();
     let address = Address::Abstract(socket_name(user, domain).unwrap().into_bytes());
     let socket = socket::connect(&address).unwrap();
     let request = ConnectRequest {
         kind: OfferKind::Port,
-        name: OfferName::new("frames").unwrap(),
+        name: OfferName::new(offer).unwrap(),
         token: None,
         maker: Maker::ANY,
     };
@@ -49,6 +54,7 @@ pub(crate) fn ask() -> Ask {
         sealed: false,
         most: 1 << 20,
         there: 64 << 10,
+        named: Default::default(),
     }
 }
 
@@ -85,6 +91,11 @@ impl Stranger {
             memory,
             granted,
         }
+    }
+
+    /// By which its connection is named.
+    pub(crate) fn secret(&self) -> Secret {
+        self.granted.secret
     }
 
     /// Puts bytes at the beginning of the byte ring, says that so many were written, and sends a wake.
@@ -285,7 +296,7 @@ fn counts_that_cannot_be() {
     let begun = preamble(
         &FrameHeader {
             extents: 1,
-            ..FrameHeader::new(Kind::Message)
+            ..FrameHeader::new(FrameKind::Message)
         },
         &[1 << 20],
     );
@@ -303,11 +314,17 @@ fn messages_that_cannot_be() {
     let mut frames = Vec::new();
     // No frame header; another kind; one that has something where none may be.
     frames.push(vec![0; 64]);
-    for kind in [Kind::Request, Kind::Reply, Kind::Dropped, Kind::ServerDead] {
+    for kind in [
+        FrameKind::Request,
+        FrameKind::Reply,
+        FrameKind::Dropped,
+        FrameKind::Fragment,
+        FrameKind::Accepted,
+    ] {
         frames.push(preamble(&FrameHeader::new(kind), &[]));
     }
     for (at, byte) in [(4, 200), (5, 9), (10, 1), (14, 1), (18, 1), (16, 1)] {
-        let mut bytes = preamble(&FrameHeader::new(Kind::Message), &[]);
+        let mut bytes = preamble(&FrameHeader::new(FrameKind::Message), &[]);
         bytes[at] = byte;
         bytes.resize(128, 0);
         frames.push(bytes);
@@ -340,7 +357,7 @@ fn messages_that_are_too_long() {
         let frame = FrameHeader {
             extents: lengths.len(),
             header: 5,
-            ..FrameHeader::new(Kind::Message)
+            ..FrameHeader::new(FrameKind::Message)
         };
         let bytes = preamble(&frame, lengths);
         let stranger = Stranger::new(&beside.name);
@@ -368,7 +385,7 @@ fn many_small_extents_count_as_the_pages_that_they_take() {
         let frame = FrameHeader {
             extents,
             header,
-            ..FrameHeader::new(Kind::Message)
+            ..FrameHeader::new(FrameKind::Message)
         };
         let mut bytes = preamble(&frame, &vec![1; extents]);
         bytes.resize((bytes.len() + extents * LINE).min(64 << 10), b'x');
@@ -419,7 +436,7 @@ fn half_a_message_is_none() {
     let mut beside = Beside::new();
     let frame = FrameHeader {
         extents: 2,
-        ..FrameHeader::new(Kind::Message)
+        ..FrameHeader::new(FrameKind::Message)
     };
     let bytes = preamble(&frame, &[4096, 500_000]);
     for written in [64, bytes.len() as u64, 8192, 64 << 10] {
@@ -451,7 +468,7 @@ fn whatever_is_scribbled_meanwhile_others_are_not_touched() {
                 let frame = FrameHeader {
                     extents: 1,
                     header: 3,
-                    ..FrameHeader::new(Kind::Message)
+                    ..FrameHeader::new(FrameKind::Message)
                 };
                 let bytes = preamble(&frame, &[50_000]);
                 stranger.says(&bytes, bytes.len() as u64 + 64);

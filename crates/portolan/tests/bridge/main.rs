@@ -13,4 +13,5 @@ mod numbered;
 mod over;
 mod requests;
 mod sealed;
+mod shared;
 mod users;

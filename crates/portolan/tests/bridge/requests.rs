@@ -9,8 +9,7 @@ use portolan::{
     Access, ConnectOptions, Deadline, Domain, Message, OfferOptions, PendingReply, PortOptions,
     ReceiveError, ReceiveRight, Request, RequestError, SendRight, WhenFull,
 };
-use portolan_abi::bridge::{FrameHeader, MAX_REQUESTS};
-use portolan_abi::slot::Kind;
+use portolan_abi::bridge::{FrameHeader, FrameKind, MAX_REQUESTS};
 use portolan_testkit::{unique, until};
 use std::time::Duration;
 
@@ -134,11 +133,11 @@ fn who_takes_no_answers_has_no_more_requests_served() {
     let offer = OfferOptions::default().most_requests(4);
     let (name, theirs, mut port, offered) = offering(PortOptions::unnamed().synchronous(), offer);
     let stranger = Stranger::new(&name);
-    let bytes: Vec<u8> = (0..200)
+    let bytes: Vec<u8> = (0..50)
         .flat_map(|tag| {
             let request = FrameHeader {
                 tag,
-                ..FrameHeader::new(Kind::Request)
+                ..FrameHeader::new(FrameKind::Request)
             };
             preamble(&request, &[])
         })

@@ -8,8 +8,7 @@ use portolan::{
     Access, ConnectOptions, ConnectToError, Deadline, Domain, Message, MessageError, OfferOptions,
     PortOptions, Protection, Sealed, SendError, SendRight, Unsealed, ViolationKind, WhenFull,
 };
-use portolan_abi::bridge::{Ask, FrameHeader, MAX_SEALED, SEALED};
-use portolan_abi::slot::Kind;
+use portolan_abi::bridge::{Ask, FrameHeader, FrameKind, MAX_SEALED, SEALED};
 use portolan_sys::memory::{self, PAGE};
 use portolan_sys::socket::{self, SocketError};
 use portolan_testkit::{PATIENCE, unique, until};
@@ -300,7 +299,7 @@ fn descriptors_and_no_reading_of_an_answer() {
     let stranger = of_sealed(&name);
     let request = FrameHeader {
         tag: 1,
-        ..FrameHeader::new(Kind::Request)
+        ..FrameHeader::new(FrameKind::Request)
     };
     stranger.says(&preamble(&request, &[]), 64);
     let request = port.get_request(Access::Later, long()).unwrap();
@@ -341,7 +340,7 @@ fn of_sealed(domain: &str) -> Stranger {
 fn names(parts: usize, len: u64) -> Vec<u8> {
     let frame = FrameHeader {
         sealed: parts,
-        ..FrameHeader::new(Kind::Message)
+        ..FrameHeader::new(FrameKind::Message)
     };
     preamble(&frame, &vec![len; parts])
 }

@@ -173,6 +173,11 @@ impl Context {
         self.goes_on.set(true);
     }
 
+    /// Has all tasks polled: one of them was told something.
+    pub(in crate::bridge) fn ring(&self) {
+        self.shared.ring();
+    }
+
     /// Is told from now on what is new at a socket, and of a process's death.
     pub(in crate::bridge) fn watch(
         &self,

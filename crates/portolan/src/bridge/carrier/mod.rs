@@ -154,6 +154,13 @@ pub(super) fn launch<F: Future<Output = ()> + 'static>(
     Ok(())
 }
 
+/// Has all tasks of a membership polled: one of them was told something.
+pub(super) fn ring(member: &Member) {
+    if let Some(shared) = &*lock(&member.part::<Carrier>().0) {
+        shared.ring();
+    }
+}
+
 /// Ends tasks from outside, and waits until they have ended.
 #[derive(Default)]
 pub(super) struct Stop {
@@ -185,9 +192,7 @@ impl Stop {
     pub(super) fn end(&self, member: &Member) {
         // Release: pairs with `is_asked`. The bell comes after it.
         self.asked.store(true, Ordering::Release);
-        if let Some(shared) = &*lock(&member.part::<Carrier>().0) {
-            shared.ring();
-        }
+        ring(member);
         let mut running = lock(&self.running);
         while *running > 0 {
             running = self
@@ -218,16 +223,24 @@ impl Drop for Running {
     }
 }
 
-/// Runs both until one ends, which ends the other.
+/// Runs both until one ends, which ends the other. They are polled first in turn, because one of them
+/// may use up what a poll may do (C3).
 pub(super) async fn either(
     one: impl Future<Output = Over>,
     other: impl Future<Output = Over>,
 ) -> Over {
     let mut one = std::pin::pin!(one);
     let mut other = std::pin::pin!(other);
-    std::future::poll_fn(|context| match one.as_mut().poll(context) {
-        Poll::Ready(over) => Poll::Ready(over),
-        Poll::Pending => other.as_mut().poll(context),
+    let mut other_first = true;
+    std::future::poll_fn(|context| {
+        other_first = !other_first;
+        if other_first && let Poll::Ready(over) = other.as_mut().poll(context) {
+            return Poll::Ready(over);
+        }
+        match one.as_mut().poll(context) {
+            Poll::Pending if !other_first => other.as_mut().poll(context),
+            polled => polled,
+        }
     })
     .await
 }

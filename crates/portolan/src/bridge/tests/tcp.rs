@@ -1,16 +1,17 @@
 //! A wire over TCP, to show that a bridge needs no shared memory.
 
 use super::super::carrier::{self, Context};
-use super::super::clients::Place;
-use super::super::connect::{Sought, cap, send_over};
+use super::super::clients::Admission;
+use super::super::connect::{Sought, bind_proxy, cap, send_over};
 use super::super::error::{Over, ViolationKind};
-use super::super::port_ingress::carry;
+use super::super::ingress::carry;
+use super::super::sharing::{Alike, Served, Used};
 use super::super::side::Side;
 use super::super::wire::{Agreed, Wire};
 use super::super::{ConnectOptions, OfferedPort};
 use super::nobody;
 use crate::{Domain, SendRight};
-use portolan_abi::bridge::{Ask, Granted, RING_BYTES};
+use portolan_abi::bridge::{Ask, Granted, RING_BYTES, Secret};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_send_buffer_size};
 use std::io::{self, ErrorKind, Read, Write};
@@ -22,6 +23,8 @@ use std::time::{Duration, Instant};
 
 /// Bytes that a socket holds, about, so that it can be full.
 const HOLDS: usize = 64 << 10;
+/// By which a connection over it is named.
+const SECRET: Secret = [9; 16];
 /// Bytes that are moved in one call.
 const PIECE: usize = 64 << 10;
 
@@ -50,45 +53,103 @@ fn pair() -> [TcpStream; 2] {
 /// The client's end of a connection that an offer serves as that of a client, which takes answers of so
 /// many bytes.
 pub(super) fn stranger(offered: &OfferedPort, most: u64) -> TcpStream {
+    served(offered, most).0
+}
+
+/// The same, and where further ports of it come.
+pub(super) fn served(offered: &OfferedPort, most: u64) -> (TcpStream, Arc<Served>) {
     let [ours, theirs] = pair();
     let bridge = Arc::clone(&offered.open.bridge);
-    let (running, place) = (bridge.stop.begin(), Place::take(&bridge));
+    let admission = Admission::take(&bridge);
     let member = Arc::clone(&bridge.what.right.to.member);
+    let alike = Alike {
+        sealed: false,
+        there: 0,
+    };
+    let served = Served::new(&member, SECRET, (0, 0), alike);
+    let its_own = Arc::clone(&served);
     let task = move |context: Rc<Context>| async move {
-        let who = (0, 0);
-        let over = match Box::new(Socket(theirs)).of_task(&context) {
-            Ok(wire) => {
-                let side = Side::new(wire, &context);
-                carry(&bridge, side, most, who).await
-            }
-            Err(error) => error.into(),
-        };
-        bridge.ended(who.0, who.1, over);
-        drop((bridge, place));
-        drop(running);
+        let wire = Box::new(Socket(theirs)).of_task(&context).unwrap();
+        let side = Side::new(wire, &context);
+        carry(bridge, admission, side, most, its_own).await;
     };
     carrier::launch(&member, task).unwrap();
-    ours
+    (ours, served)
 }
 
 /// Connects to an offer.
 pub(super) fn join(ours: &Domain, offered: &OfferedPort, options: &ConnectOptions) -> SendRight {
+    Connected::new(ours, offered, options).1
+}
+
+/// A connection that further ports go over.
+pub(super) struct Connected {
+    served: Arc<Served>,
+}
+
+fn agreed(ours: &Domain, offered: &OfferedPort, options: &ConnectOptions) -> (Granted, Ask) {
     let bridge = &offered.open.bridge;
     let granted = Granted {
         synchronous: bridge.what.synchronous,
         most: bridge.most,
         there: *RING_BYTES.start(),
         back: *RING_BYTES.start(),
+        window: bridge.what.window(),
+        shares: false,
+        port: 0,
+        secret: SECRET,
     };
     let ask = Ask {
         sealed: false,
         most: cap(ours.member(), options.most),
         there: granted.there,
+        named: Default::default(),
     };
-    let wire = Box::new(Socket(stranger(offered, ask.most)));
-    let other = nobody();
-    let sought = Sought::of(&other, "frames");
-    send_over(ours, &granted, &ask, wire, &sought, None, options).unwrap()
+    (granted, ask)
+}
+
+/// Adds a port to a connection; its number.
+pub(super) fn add(served: &Served, offered: &OfferedPort) -> u32 {
+    let bridge = Arc::clone(&offered.open.bridge);
+    let admission = Admission::take(&bridge);
+    match served.add(bridge, admission, 256 << 20) {
+        Ok(number) => number,
+        Err(_) => panic!("the connection is over"),
+    }
+}
+
+impl Connected {
+    pub(super) fn new(
+        ours: &Domain,
+        offered: &OfferedPort,
+        options: &ConnectOptions,
+    ) -> (Self, SendRight) {
+        let (granted, ask) = agreed(ours, offered, options);
+        let (socket, served) = served(offered, ask.most);
+        let wire = Box::new(Socket(socket));
+        let other = nobody();
+        let sought = Sought::of(&other, "frames");
+        let used = Used::new(ours.member(), sought.of_whom(), SECRET, false, None);
+        let right = send_over(ours, &granted, &ask, wire, &sought, used, options).unwrap();
+        (Self { served }, right)
+    }
+
+    pub(super) fn more(
+        &self,
+        ours: &Domain,
+        offered: &OfferedPort,
+        options: &ConnectOptions,
+    ) -> SendRight {
+        let (granted, ask) = agreed(ours, offered, options);
+        let other = nobody();
+        let sought = Sought::of(&other, "frames");
+        let reserved = Used::reserve(ours.member(), sought.of_whom(), false);
+        let port = add(&self.served, offered);
+        let granted = Granted { port, ..granted };
+        let (right, port) = bind_proxy(ours, &granted, &ask, &sought, None, options).unwrap();
+        assert!(reserved[0].add(port).is_ok());
+        right
+    }
 }
 
 impl Agreed for Socket {

@@ -267,15 +267,15 @@ fn garbage_over_tcp_ends_its_connection_alone() {
     let mut two = plain(Over::Tcp);
     let frame = FrameHeader {
         extents: 1,
-        ..FrameHeader::new(Kind::Message)
+        ..FrameHeader::new(FrameKind::Message)
     };
     let too_long = [&frame.encode()[..], &u64::MAX.to_le_bytes()].concat();
     let sealed = FrameHeader {
         sealed: 1,
-        ..FrameHeader::new(Kind::Message)
+        ..FrameHeader::new(FrameKind::Message)
     };
     let no_descriptors = [&sealed.encode()[..], &1_u64.to_le_bytes()].concat();
-    let request = FrameHeader::new(Kind::Request).encode().to_vec();
+    let request = FrameHeader::new(FrameKind::Request).encode().to_vec();
     for garbage in [vec![0; 64], too_long, no_descriptors, request] {
         let mut stranger = tcp::stranger(&two.offered, 1 << 20);
         std::io::Write::write_all(&mut stranger, &garbage).unwrap();
