@@ -6,11 +6,12 @@ use portolan_abi::codec::DecodeError;
 use portolan_abi::connect::OfferName;
 use portolan_abi::limits::{MAX_EXTENTS, MAX_HEADER, MAX_RIGHTS};
 use portolan_abi::node::{
-    ANSWERS, Announce, Asks, AssociationId, Bye, ByeReason, Claim, Dead, DeadReason, FragmentHead,
-    FragmentKind, Hello, HelloBody, INLINE, Lent, MAX_FRAGMENT, MAX_KNOWN, MAX_MEMBERS, MAX_RECORD,
-    Member, MessageBody, MessageRecord, NamesAnswer, NamesQuestion, NodeEntry, NodeId, NodeName,
-    Ping, PortId, Record, RecordFlags, RecordHead, RecordKind, Reference, ReferenceKind, Resolve,
-    ResolveFailure, Says, Sent, SpanAnswer, SpanOutcome, SpanRequest, Versions,
+    ANSWERS, Announce, Asks, AssociationId, Backlog, Bye, ByeReason, Claim, Dead, DeadReason,
+    FragmentHead, FragmentKind, Hello, HelloBody, INLINE, Lent, MAX_FRAGMENT, MAX_KNOWN,
+    MAX_MEMBERS, MAX_RECORD, Member, MessageBody, MessageRecord, MoveRight, Moved, NamesAnswer,
+    NamesQuestion, NodeEntry, NodeId, NodeName, Ping, PortId, Record, RecordFlags, RecordHead,
+    RecordKind, Reference, ReferenceKind, Resolve, ResolveFailure, Says, Sent, SpanAnswer,
+    SpanOutcome, SpanRequest, Versions,
 };
 use portolan_abi::slot::Kind;
 
@@ -88,6 +89,7 @@ fn reference() -> Reference {
         incarnation: 9,
         kind: ReferenceKind::Send,
         synchronous: true,
+        slots: 0,
     }
 }
 
@@ -230,6 +232,28 @@ fn examples() -> Vec<(Record<'static>, &'static str)> {
         ),
         (Record::Recall { request: 4 }, "04000000 00000000"),
         (Record::WantSenders { flow: 1 }, "01000000"),
+        (
+            Record::MoveRight(MoveRight {
+                flow: 1,
+                wants_senders: true,
+                request: 4,
+            }),
+            "01000000 01000000 04000000 00000000",
+        ),
+        (
+            Record::Backlog(Backlog { flow: 1, end: 9 }),
+            "01000000 00000000 09000000 00000000",
+        ),
+        (
+            Record::Moved(Moved {
+                flow: 1,
+                next: 9,
+                home: NodeId([0xbb; 16]),
+                incarnation: 3,
+            }),
+            "01000000 00000000 09000000 00000000 bbbbbbbb bbbbbbbb bbbbbbbb bbbbbbbb \
+             03000000 00000000",
+        ),
     ]
 }
 
@@ -297,8 +321,6 @@ fn each_truncation_and_each_garbled_byte_is_refused_or_is_another_whole_record()
 #[test]
 fn unknown_records_are_skipped_if_they_are_optional() {
     let reserved = [
-        RecordKind::MoveRight,
-        RecordKind::Moved,
         RecordKind::WhereIs,
         RecordKind::Import,
         RecordKind::Imported,
@@ -333,6 +355,18 @@ fn what_is_over_its_limit_is_refused() {
         Record::decode(&Record::Message(record).with(SENT)).is_err()
     };
     assert!(!with(&|_| ()));
+    // Slots of a right that is none to receive, and a receive right without any.
+    let kinds = [(ReferenceKind::Send, 4), (ReferenceKind::Receive, 0)];
+    for (kind, slots) in kinds {
+        assert!(with(&|it| {
+            it.body.rights = 1;
+            it.rights = vec![Reference {
+                kind,
+                slots,
+                ..reference()
+            }];
+        }));
+    }
     // The kind of an answer, a length of zero, lengths that are not the payload's, and too many.
     assert!(with(&|it| it.body.kind = Kind::Reply));
     assert!(with(&|it| it.lengths = vec![5, 0]));

@@ -184,7 +184,7 @@ impl End {
                         continue;
                     }
                     Leads::Back => Answer::Reply(Message::short(b"used")),
-                    Leads::Here(_) | Leads::Nowhere => Answer::Dropped,
+                    Leads::Here(_) | Leads::Nowhere | Leads::Receive => Answer::Dropped,
                 };
                 self.node.answer(given.request, answer).unwrap();
             }

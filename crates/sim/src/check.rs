@@ -136,6 +136,11 @@ impl World {
     /// N13 and N6, when all is healed and quiet: what is not so, if anything.
     pub(crate) fn unsettled(&self) -> Option<(&'static str, String)> {
         if !self.is_idle() {
+            if let Some(index) = (0..self.nodes.len()).find(|index| !self.is_idle_at(*index))
+                && self.plan.moves > 0
+            {
+                return Some(("N13", self.what_moves(index)));
+            }
             let (index, flow) = self.nodes.iter().enumerate().find_map(|(index, it)| {
                 Some((index, it.flows.iter().find(|flow| flow.left > 0)?))
             })?;
@@ -203,6 +208,9 @@ impl World {
                         ));
                     }
                 }
+            }
+            if let Some(left) = self.unsettled_moves(index) {
+                return Some(left);
             }
             if let Some(left) = self.unsettled_rights(index) {
                 return Some(left);

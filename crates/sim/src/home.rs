@@ -142,6 +142,8 @@ pub(crate) struct Machine {
     pub(crate) now: Time,
     /// Rights that have come, by their numbers.
     pub(crate) arrived: Vec<(u64, Given)>,
+    /// Receive rights move: messages are judged when they are taken.
+    pub(crate) moves: bool,
 }
 
 /// The rights of a message with their numbers, which stand behind so many bytes of its header.
@@ -181,6 +183,10 @@ impl Home<Payload> for Machine {
                 "N12",
                 format!("{:?} reached {:?} unlent", delivery.from, delivery.port),
             );
+        } else if self.moves {
+            drop(oracle);
+            queue.messages.push_back(Some(delivery));
+            return Ok(());
         } else if !self.hostile.contains(&delivery.from.peer) {
             oracle.enters(&delivery, is_intact(&delivery.message));
         }

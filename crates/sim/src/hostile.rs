@@ -2,12 +2,13 @@
 
 use crate::chance::Chance;
 use crate::oracle::Finding;
-use crate::world::{HOSTILE, SimNode, World};
+use crate::world::{HOSTILE, SimNode, World, node_id};
 use crate::{Plan, Report};
 use portolan_abi::node::{
-    ANSWERS, Announce, Bye, ByeReason, Claim, Dead, DeadReason, FragmentHead, FragmentKind, Hello,
-    HelloBody, Lent, Member, MessageBody, MessageRecord, NodeId, Ping, PortId, Record, RecordFlags,
-    Reference, ReferenceKind, Resolve, ResolveFailure, Sent, WIRE,
+    ANSWERS, Announce, Backlog, Bye, ByeReason, Claim, Dead, DeadReason, FragmentHead,
+    FragmentKind, Hello, HelloBody, Lent, Member, MessageBody, MessageRecord, MoveRight, Moved,
+    NodeId, Ping, PortId, Record, RecordFlags, Reference, ReferenceKind, Resolve, ResolveFailure,
+    Sent, WIRE,
 };
 use portolan_abi::slot::Kind;
 use portolan_proto::node::{Authenticated, ConnectionId, Place};
@@ -200,6 +201,18 @@ impl Hostile {
                 return Reference::once(request);
             }
             let claim = this.claim(1);
+            if this.chance.happens(300_000) {
+                // Of a port that it says is its own.
+                return Reference {
+                    port: claim.port,
+                    secret: claim.secret,
+                    home: ID,
+                    incarnation: 1,
+                    kind: ReferenceKind::Receive,
+                    slots: 4,
+                    ..Reference::once(request)
+                };
+            }
             let homes = [claim.port.origin, ID, NodeId([9; 16])];
             Reference {
                 port: claim.port,
@@ -245,7 +258,7 @@ impl Hostile {
             ..Sent::default()
         };
         let flow = self.flow();
-        match self.chance.below(27) {
+        match self.chance.below(30) {
             0..4 => {
                 self.numbers += 1;
                 let name = if self.chance.happens(800_000) {
@@ -348,6 +361,31 @@ impl Hostile {
             26 => {
                 self.numbers += 1;
                 Record::WantSenders { flow }.with(control)
+            }
+            27 => {
+                self.numbers += 1;
+                let moves = MoveRight {
+                    flow,
+                    wants_senders: self.chance.happens(500_000),
+                    request: self.small().max(1),
+                };
+                Record::MoveRight(moves).with(control)
+            }
+            28 => {
+                self.numbers += 1;
+                let end = self.small();
+                Record::Backlog(Backlog { flow, end }).with(control)
+            }
+            29 => {
+                self.numbers += 1;
+                let homes = [node_id(0), node_id(1), ID];
+                let moved = Moved {
+                    flow,
+                    next: self.small(),
+                    home: homes[usize::try_from(self.chance.below(3)).unwrap_or(0)],
+                    incarnation: 1,
+                };
+                Record::Moved(moved).with(control)
             }
             23 if self.chance.happens(500_000) => {
                 let member = Member {

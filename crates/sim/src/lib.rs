@@ -14,6 +14,7 @@
 //! | `wires` | streams between nodes |
 //! | `programs` | what the programs on the nodes do |
 //! | `rights` | rights in messages, and what is kept for them |
+//! | `moves` | receive rights that move, and what programs send to their ports meanwhile |
 //! | `home` | a machine's ports and memory |
 //! | `oracle` | what may enter a port, and when requests end |
 //! | `check` | the invariants, after each step and in full every 1,000 steps |
@@ -34,6 +35,7 @@ mod chance;
 mod check;
 mod home;
 mod hostile;
+mod moves;
 mod oracle;
 mod programs;
 mod rights;
@@ -82,6 +84,9 @@ pub struct Plan {
     pub rights: u64,
     /// Ports may want to know when no sender is left.
     pub senders: bool,
+    /// Programs give receive rights instead, so often in a million of their turns, and send to the ports
+    /// wherever these are.
+    pub moves: u64,
     /// This node is killed and starts again in this step.
     pub kill: Option<(usize, u64)>,
     /// A rule that all nodes break.
@@ -108,6 +113,7 @@ impl Plan {
             budget: 2 << 20,
             rights: 150_000,
             senders: true,
+            moves: 0,
             kill: None,
             fault: None,
         }
@@ -144,6 +150,7 @@ impl Plan {
         say("budget", self.budget, usual.budget);
         say("rights", self.rights, usual.rights);
         say("senders", u64::from(self.senders), u64::from(usual.senders));
+        say("moves", self.moves, usual.moves);
         if let Some((node, step)) = self.kill {
             line += &format!(" --kill {node} --kill-at {step}");
         }
@@ -177,6 +184,7 @@ impl Plan {
             "--window" => self.window = number,
             "--budget" => self.budget = number,
             "--rights" => self.rights = number,
+            "--moves" => self.moves = number,
             "--senders" => self.senders = number != 0,
             "--kill" => self.kill = Some((count()?, 1)),
             "--kill-at" => self.kill = Some((self.kill?.0, number)),
@@ -234,6 +242,21 @@ pub struct Report {
     pub told_unused: u64,
     /// Records that ask for senders.
     pub senders_asked: u64,
+    /// Receive rights that were taken by other nodes.
+    pub moved: u64,
+    /// Receive rights that came back, or were lost with a node.
+    pub not_moved: u64,
+    /// Messages and requests that were in a port's queue when it left.
+    pub backlog: u64,
+    /// Flows that followed a port to another home.
+    pub followed: u64,
+    /// Requests whose messages followed a port, and were renamed.
+    pub renamed: u64,
+    /// Messages that waited for a port whose home was given up: they are lost, and their requests are
+    /// answered.
+    pub not_forwarded: u64,
+    /// Proxies that found their port at their own node.
+    pub came_home: u64,
 }
 
 /// Runs a plan: chaos, then all heals, then all must become quiet.

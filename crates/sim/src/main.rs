@@ -49,6 +49,7 @@ fn everything() -> Plan {
         budget: 9,
         rights: 9,
         senders: false,
+        moves: 9,
         kill: Some((1, 9)),
         ..Plan::new(1)
     }

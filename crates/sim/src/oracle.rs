@@ -120,6 +120,25 @@ impl Oracle {
         }
     }
 
+    /// A program takes a message from a port, wherever that is: N1, N2, N3. Where no node has died
+    /// or was given up, none is missing.
+    pub(crate) fn takes(&mut self, label: Label, is_intact: bool, exact: bool) {
+        let index = usize::try_from(label.instance).unwrap_or(usize::MAX);
+        let Some(instance) = self.instances.get_mut(index) else {
+            return self.found("N12", format!("a message of no flow: {label:?}"));
+        };
+        let expected = instance.entered;
+        self.delivered += 1;
+        instance.entered = label.number + 1;
+        if label.number < expected {
+            self.found("N1", format!("{label:?} is taken again, after {expected}"));
+        } else if label.number > expected && exact {
+            self.found("N2", format!("{label:?} is taken before {expected}"));
+        } else if !is_intact {
+            self.found("N6", format!("{label:?} is not whole"));
+        }
+    }
+
     /// A request has ended: N11.
     pub(crate) fn ends(&mut self, node: usize, request: RequestKey, how: &'static str) {
         *self.ended.entry(how).or_default() += 1;

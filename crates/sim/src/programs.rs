@@ -10,7 +10,11 @@ use std::time::Duration;
 
 impl World {
     pub(crate) fn act(&mut self, index: usize) {
-        self.receive(index);
+        if self.plan.moves > 0 {
+            self.act_with_moves(index);
+        } else {
+            self.receive(index);
+        }
         self.answer(index);
         for flow in 0..self.nodes[index].flows.len() {
             for _ in 0..self.plan.burst {
@@ -208,6 +212,9 @@ impl World {
     }
 
     pub(crate) fn app_event(&mut self, index: usize, event: Event<Payload>) {
+        let Some(event) = self.moves_event(index, event) else {
+            return;
+        };
         let it = &mut self.nodes[index];
         match event {
             Event::Resolve { flow, name, .. } => {
@@ -314,7 +321,7 @@ impl World {
         (0..self.nodes.len()).all(|index| self.is_idle_at(index))
     }
 
-    fn is_idle_at(&self, index: usize) -> bool {
+    pub(crate) fn is_idle_at(&self, index: usize) -> bool {
         let it = &self.nodes[index];
         let is_empty = it
             .machine
@@ -323,7 +330,8 @@ impl World {
             .all(|queue| queue.messages.is_empty());
         let has_rights = !it.rights.held.is_empty() || !it.rights.onces.is_empty();
         let is_done = it.taken.is_empty() && !(self.is_healed && has_rights);
-        is_empty && is_done && it.flows.iter().all(|flow| flow.left == 0)
+        let has_moved = self.plan.moves == 0 || self.moves_are_idle(index);
+        is_empty && is_done && has_moved && it.flows.iter().all(|flow| flow.left == 0)
     }
 
     /// How long a request may be open after its deadline.

@@ -2,6 +2,7 @@
 
 use crate::chance::Chance;
 use crate::home::{Ledger, Machine, Payload, Queue, Taken};
+use crate::moves::Moves;
 use crate::oracle::{Finding, Oracle};
 use crate::rights::{Rights, port_settings};
 use crate::wires::Wire;
@@ -64,6 +65,7 @@ pub(crate) struct SimNode {
     pub(crate) neighbours: BTreeSet<usize>,
     pub(crate) taken: Vec<Taken>,
     pub(crate) rights: Rights,
+    pub(crate) moves: Moves,
     pub(crate) stalled: Time,
     /// What it was to do meanwhile.
     pub(crate) parked: Vec<Happening>,
@@ -122,6 +124,9 @@ impl World {
                 world.new_flow(index);
             }
         }
+        if plan.moves > 0 {
+            world.all_are_neighbours();
+        }
         for index in 0..plan.nodes {
             let at = world.chance.below(20_000_000);
             world.at(at, Happening::Act(index));
@@ -137,14 +142,7 @@ impl World {
     }
 
     fn new_node(&mut self, index: usize) -> SimNode {
-        let mut id = [0; 16];
-        id[..8].copy_from_slice(
-            &(index as u64)
-                .wrapping_mul(0x9e37_79b9_7f4a_7c15)
-                .to_be_bytes(),
-        );
-        id[8..].copy_from_slice(&(index as u64).to_be_bytes());
-        let id = NodeId(id);
+        let id = node_id(index as u64);
         let ledger = Rc::new(Ledger::default());
         let mut queues = BTreeMap::new();
         for port in 0..self.plan.ports {
@@ -170,11 +168,13 @@ impl World {
                 memory: 256 << 20,
                 now: self.now,
                 arrived: Vec::new(),
+                moves: self.plan.moves > 0,
             },
             flows: Vec::new(),
             neighbours: BTreeSet::new(),
             taken: Vec::new(),
             rights: Rights::default(),
+            moves: Moves::default(),
             stalled: Time::ZERO,
             parked: Vec::new(),
             slow,
@@ -187,9 +187,13 @@ impl World {
     /// A node starts, for the first time or again.
     pub(crate) fn started(&self, mut it: SimNode) -> SimNode {
         it.incarnation += 1;
+        if self.plan.moves > 0 {
+            it.forgets_ports();
+        }
         let mut settings = Settings::new(it.id, it.incarnation, [7; 16]);
         settings.window_at_first = self.plan.window;
         settings.window_at_most = 4 * self.plan.window;
+        settings.moves = true;
         it.node = Node::new(settings);
         if let Some(fault) = self.plan.fault {
             it.node.plant(fault);
@@ -205,7 +209,9 @@ impl World {
             it.node.add_port(*port, settings);
         }
         it.machine.arrived.clear();
-        if self.plan.rights > 0 {
+        if self.plan.moves > 0 {
+            self.starts_with_ports(&mut it);
+        } else if self.plan.rights > 0 {
             it.add_right_ports();
         }
         for flow in &mut it.flows {
@@ -365,6 +371,7 @@ impl World {
             self.event(index, event);
         }
         self.look_at_senders(index);
+        self.look_at_homes(index);
     }
 
     fn event(&mut self, index: usize, event: Event<Payload>) {
@@ -400,6 +407,7 @@ impl World {
                 }
                 self.app_over(index, peer);
                 self.rights_over(index, peer);
+                self.moves_over(index, peer);
             }
             other => self.app_event(index, other),
         }
@@ -460,4 +468,12 @@ impl World {
             self.settle(node);
         }
     }
+}
+
+/// The id of a node.
+pub(crate) fn node_id(index: u64) -> NodeId {
+    let mut id = [0; 16];
+    id[..8].copy_from_slice(&index.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes());
+    id[8..].copy_from_slice(&index.to_be_bytes());
+    NodeId(id)
 }

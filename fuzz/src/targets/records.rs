@@ -151,10 +151,13 @@ fn conversation(u: &mut Unstructured<'_>) -> Result<()> {
     let mut node = node(&mut machine);
     while !u.is_empty() {
         let tail = u.int_in_range(0..=300_usize)?;
-        let kind = match u.int_in_range(1..=23)? {
+        let kind = match u.int_in_range(1..=26)? {
             21 => RecordKind::Claim as u16,
             22 => RecordKind::Recall as u16,
             23 => RecordKind::WantSenders as u16,
+            24 => RecordKind::MoveRight as u16,
+            25 => RecordKind::Backlog as u16,
+            26 => RecordKind::Moved as u16,
             kind => kind,
         };
         let head = RecordHead {

@@ -61,7 +61,7 @@ pub use record::{
     Announce, Dead, DeadReason, Lent, MAX_INSPECTED, MAX_QUESTION, MAX_RECORD, PORT_SECRET, PortId,
     Record, RecordFlags, RecordHead, RecordKind, Resolve, ResolveFailure, Sent,
 };
-pub use reference::{Claim, Reference, ReferenceKind};
+pub use reference::{Backlog, Claim, MoveRight, Moved, Reference, ReferenceKind};
 pub use statement::{MAX_STATEMENT, Stated, Statement, StatementHead, StatementKind, to_sign};
 
 /// The wire versions that this build speaks.
@@ -73,6 +73,9 @@ pub const WIRE: Versions = Versions {
 /// In [`HelloBody::features`]: rights may stand in messages. Said only over a connection whose other
 /// end has proved who it is, because secrets go with them.
 pub const FEATURE_RIGHTS: u64 = 1;
+/// In [`HelloBody::features`]: receive rights may stand in messages, and a borrower is told where a port
+/// has moved. Said beside [`FEATURE_RIGHTS`] only.
+pub const FEATURE_MOVES: u64 = 2;
 
 /// The flow of numbered control records: each association has one in each direction.
 pub const CONTROL: u32 = 0;

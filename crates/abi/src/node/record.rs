@@ -4,7 +4,7 @@ use super::greeting::{Bye, Hello, MAX_CERTIFICATE, Ping};
 use super::members::{self, MAX_ADDRESS, MAX_MEMBERS, Member};
 use super::message::{INLINE, MessageBody, MessageRecord};
 use super::node_id::NodeId;
-use super::reference::{Claim, Reference};
+use super::reference::{Backlog, Claim, MoveRight, Moved, Reference};
 use crate::codec::{DecodeError, Field, Reader, Writer};
 use crate::limits::{MAX_DOMAIN_NAME, MAX_EXTENTS, MAX_HEADER, MAX_NAME, MAX_RIGHTS};
 use crate::name::is_name;
@@ -78,12 +78,14 @@ codes! {
         Recall = 33,
         /// [`Record::WantSenders`].
         WantSenders = 36,
-        /// Reserved: a receive right moves.
+        /// [`Record::MoveRight`].
         MoveRight = 38,
-        /// Reserved: where it went.
+        /// [`Record::Moved`].
         Moved = 39,
         /// Reserved: where ports are.
         WhereIs = 40,
+        /// [`Record::Backlog`].
+        Backlog = 41,
         /// Reserved: an import of exported memory.
         Import = 48,
         /// Reserved: the exporter's reply.
@@ -413,6 +415,15 @@ pub enum Record<'a> {
     Inspect(&'a [u8]),
     /// The answer.
     Inspected(&'a [u8]),
+    /// The old home of a port opens a flow to the new home: by it come the messages that are in the
+    /// port's queue. It is replied to as [`Record::Resolve`] is.
+    MoveRight(MoveRight),
+    /// All messages of a flow that go before the port's at its new home are below this number.
+    Backlog(Backlog),
+    /// The port of a flow has another home. If the flow was asked for by a [`Record::Claim`] this replies to
+    /// it, and the flow is none. Else the borrower closes the flow when it has a loan there, or
+    /// wants none.
+    Moved(Moved),
 }
 
 impl<'a> Record<'a> {
@@ -541,6 +552,18 @@ impl<'a> Record<'a> {
                 out.extend(*answer);
                 K::Inspected
             }
+            Self::MoveRight(moves) => {
+                out.extend(moves.encode());
+                K::MoveRight
+            }
+            Self::Backlog(backlog) => {
+                out.extend(backlog.encode());
+                K::Backlog
+            }
+            Self::Moved(moved) => {
+                out.extend(moved.encode());
+                K::Moved
+            }
         };
         (kind, 0)
     }
@@ -629,6 +652,9 @@ impl<'a> Record<'a> {
             },
             K::Inspect => Self::Inspect(all(head, from, MAX_QUESTION, "question")?),
             K::Inspected => Self::Inspected(all(head, from, MAX_INSPECTED, "answer")?),
+            K::MoveRight => Self::MoveRight(from.field("move")?),
+            K::Backlog => Self::Backlog(from.field("backlog")?),
+            K::Moved => Self::Moved(from.field("moved")?),
             // Reserved: a later version fills them in.
             _ => return Ok(None),
         }))

@@ -11,13 +11,15 @@ codes! {
         Send = 1,
         /// To send one message: it goes to the giver, as the answer to the request.
         SendOnce = 2,
+        /// To receive at a port, whose home is the giver.
+        Receive = 3,
     }
 }
 
 record! {
     /// A right in a message. Its giver keeps a request open for it: of a send right, until the
     /// receiver's node has a loan of its own, or wants none; of a send-once right, until that is used or
-    /// dropped.
+    /// dropped; of a receive right, until the receiver's node has taken the port, or has not.
     #[derive(Clone, Copy, PartialEq, Eq)]
     pub struct Reference {
         /// The request of the giver's node.
@@ -34,7 +36,9 @@ record! {
         pub kind: ReferenceKind,
         /// The port takes requests, and not messages.
         pub synchronous: bool,
-        _: 6,
+        _: 2,
+        /// Of a receive right: slots of the port's queue.
+        pub slots: u32,
     }
     check |it| it.can_be()
 }
@@ -59,12 +63,16 @@ impl Reference {
             incarnation: 0,
             kind: ReferenceKind::SendOnce,
             synchronous: false,
+            slots: 0,
         }
     }
 
     fn can_be(&self) -> bool {
         let is_once = self.kind == ReferenceKind::SendOnce;
-        self.request != 0 && (!is_once || *self == Self::once(self.request))
+        let is_receive = self.kind == ReferenceKind::Receive;
+        self.request != 0
+            && (!is_once || *self == Self::once(self.request))
+            && is_receive == (self.slots > 0)
     }
 }
 
@@ -103,5 +111,49 @@ impl std::fmt::Debug for Claim {
             .field("flow", &self.flow)
             .field("port", &self.port)
             .finish_non_exhaustive()
+    }
+}
+
+record! {
+    /// The old home of a port, whose receive right the new home has taken, opens a flow to it there.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct MoveRight {
+        /// The flow by which the backlog comes.
+        pub flow: u32,
+        /// The port's receiver wants to know when no sender is left.
+        pub wants_senders: bool,
+        _: 3,
+        /// The request that was open for the receive right.
+        pub request: u64,
+    }
+    check |it| it.request != 0
+}
+
+record! {
+    /// The end of the messages that were in a port's queue when its receive right was taken.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Backlog {
+        /// The flow by which they come.
+        pub flow: u32,
+        _: 4,
+        /// Their numbers are below this one.
+        pub end: u64,
+    }
+}
+
+record! {
+    /// Where the port of a flow is now.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Moved {
+        /// Which flow.
+        pub flow: u32,
+        _: 4,
+        /// All messages with lower numbers were put into the port: the new home receives them from the
+        /// old one. The others are to be sent to the new home.
+        pub next: u64,
+        /// The new home.
+        pub home: NodeId,
+        /// The new home's incarnation.
+        pub incarnation: u64,
     }
 }

@@ -117,7 +117,8 @@ impl Machine {
             let is_crowd = of_giver.unwrap_or(0) + arriving.len() >= MOST_OF_GIVER;
             let (right, arrival) = match given.leads {
                 Leads::Here(port) => self.comes_home(domain, port, given)?,
-                Leads::Nowhere => self.dead(domain, given)?,
+                // No receive right comes, since this node's greeting does not say that it takes any.
+                Leads::Nowhere | Leads::Receive => self.dead(domain, given)?,
                 _ if is_crowd => self.dead(domain, given)?,
                 Leads::Back => self.once(domain, given)?,
                 Leads::There => self.borrowed(domain, given, &arriving)?,

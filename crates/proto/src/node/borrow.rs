@@ -7,7 +7,7 @@
 //!             +------------------------------+
 //! ```
 
-use super::association::{Claimed, Fate};
+use super::association::{Claimed, Detached, Fate};
 use super::fault::Fault;
 use super::machine::{Node, association_of};
 use super::types::{Answer, BorrowKey, DomainKey, Event, FlowKey, Gift, Given, Leads, RequestKey};
@@ -17,14 +17,41 @@ use portolan_abi::node::{NodeId, Reference, ReferenceKind, ResolveFailure};
 
 /// A right that was given, and has no loan yet.
 #[derive(Debug)]
-pub(super) struct Borrow {
-    reference: Reference,
+pub(super) struct Borrow<P> {
+    pub(super) reference: Reference,
     /// Requests of givers, which keep the right until there is a loan.
-    keeps: Vec<RequestKey>,
+    pub(super) keeps: Vec<RequestKey>,
     /// Since when its home is waited for.
-    since: Time,
+    pub(super) since: Time,
     /// The flow by which it was claimed.
-    flow: Option<FlowKey>,
+    pub(super) flow: Option<FlowKey>,
+    /// Of a port that this node was the home of: its backlog goes by the flow. It is claimed once.
+    pub(super) moving: bool,
+    /// Of a port that has moved: what goes before all else.
+    pub(super) limbo: Option<Limbo<P>>,
+}
+
+/// Messages of a flow whose port has moved.
+#[derive(Debug)]
+pub(super) struct Limbo<P> {
+    /// The flow: the old home waits until it is closed.
+    pub(super) from: FlowKey,
+    pub(super) unsent: Vec<Detached<P>>,
+    /// No right leads to the port any more: it is let go once these are sent.
+    pub(super) closing: bool,
+}
+
+impl<P> Borrow<P> {
+    pub(super) fn new(reference: Reference, keeps: Vec<RequestKey>, since: Time) -> Self {
+        Self {
+            reference,
+            keeps,
+            since,
+            flow: None,
+            moving: false,
+            limbo: None,
+        }
+    }
 }
 
 impl<P: Clone> Node<P> {
@@ -51,6 +78,10 @@ impl<P: Clone> Node<P> {
                 let reference = to_port(settings.id, settings.secret, own, settings.synchronous);
                 (reference, Leads::Here(port))
             }
+            Gift::Receive(port) => {
+                let reference = self.give_away((peer, association), port)?;
+                (reference, Leads::Here(port))
+            }
             Gift::Flow(flow) => {
                 let there = association_of(&mut self.peers, flow.peer, flow.association);
                 let there = there.ok_or(Unsent::Dead)?;
@@ -65,8 +96,12 @@ impl<P: Clone> Node<P> {
         };
         let to = association_of(&mut self.peers, peer, association).ok_or(Unsent::Dead)?;
         let request = to.open_given(domain)?;
+        let key = to.request_key(request);
+        if let Gift::Receive(port) = gift {
+            self.leaves(port, key);
+        }
         Ok(Given {
-            request: to.request_key(request),
+            request: key,
             reference: Reference {
                 request,
                 ..reference
@@ -85,12 +120,7 @@ impl<P: Clone> Node<P> {
         if self.planted.is(Fault::ForgetsKeep) {
             self.need_not_keep(std::mem::take(&mut keeps));
         }
-        let new = Borrow {
-            reference: given.reference,
-            keeps,
-            since: now,
-            flow: None,
-        };
+        let new = Borrow::new(given.reference, keeps, now);
         self.borrows.insert(borrow, new);
         self.claim_one(borrow);
         borrow
@@ -108,8 +138,18 @@ impl<P: Clone> Node<P> {
 
     /// Nobody wants the port any more.
     pub fn unborrow(&mut self, borrow: BorrowKey) {
+        let there = self.borrows.get_mut(&borrow);
+        if let Some(limbo) = there.and_then(|it| it.limbo.as_mut())
+            && !limbo.unsent.is_empty()
+        {
+            limbo.closing = true;
+            return;
+        }
         if let Some(gone) = self.borrows.remove(&borrow) {
             self.need_not_keep(gone.keeps);
+            if let Some(limbo) = gone.limbo {
+                self.has_followed(limbo.from);
+            }
             if let Some(flow) = gone.flow {
                 // Of an association that is over there is none.
                 let _ = self.close(flow);
@@ -123,7 +163,7 @@ impl<P: Clone> Node<P> {
     }
 
     /// The giver of a right need not keep it: there is a loan, or it is not wanted.
-    fn need_not_keep(&mut self, keeps: Vec<RequestKey>) {
+    pub(super) fn need_not_keep(&mut self, keeps: Vec<RequestKey>) {
         for keep in keeps {
             // If its node was given up, so was what it has kept.
             let _ = self.answer(keep, Answer::Dropped);
@@ -131,12 +171,12 @@ impl<P: Clone> Node<P> {
     }
 
     /// Claims a port, if there is an association with its home.
-    fn claim_one(&mut self, key: BorrowKey) {
+    pub(super) fn claim_one(&mut self, key: BorrowKey) {
         let Some(borrow) = self.borrows.get_mut(&key) else {
             return;
         };
         let home = self.peers.get_mut(&borrow.reference.home);
-        let Some(home) = home.filter(|_| borrow.flow.is_none()) else {
+        let Some(home) = home.filter(|_| borrow.flow.is_none() && !borrow.moving) else {
             return;
         };
         if home.incarnation > borrow.reference.incarnation {
@@ -161,9 +201,16 @@ impl<P: Clone> Node<P> {
     }
 
     /// A right leads nowhere.
-    fn dead(&mut self, borrow: BorrowKey, why: ResolveFailure) {
+    pub(super) fn dead(&mut self, borrow: BorrowKey, why: ResolveFailure) {
         if let Some(gone) = self.borrows.remove(&borrow) {
             self.need_not_keep(gone.keeps);
+            if let Some(limbo) = gone.limbo {
+                self.has_followed(limbo.from);
+                self.lose_unsent(limbo.unsent);
+                if limbo.closing {
+                    return;
+                }
+            }
             let flow = Err(why);
             self.events.push_back(Event::Borrowed { borrow, flow });
         }
@@ -185,14 +232,17 @@ impl<P: Clone> Node<P> {
                     if !is_it {
                         let _ = self.close(flow);
                         self.dead(borrow, ResolveFailure::NoSuchPort);
-                    } else if let Some(done) = self.borrows.remove(&borrow) {
-                        self.need_not_keep(done.keeps);
-                        let flow = Ok(flow);
-                        self.events.push_back(Event::Borrowed { borrow, flow });
+                    } else {
+                        self.borrowed(borrow, flow);
                     }
                 }
                 Fate::Refused(failure) => self.dead(borrow, failure),
+                Fate::Elsewhere(home, incarnation) => {
+                    self.is_elsewhere(now, borrow, (home, incarnation));
+                }
                 Fate::Lost => self.dead(borrow, ResolveFailure::Other),
+                // A backlog that comes late would come behind what others have sent.
+                Fate::Again if there.moving => self.dead(borrow, ResolveFailure::Other),
                 Fate::Again => {
                     there.flow = None;
                     there.since = now;
@@ -203,11 +253,50 @@ impl<P: Clone> Node<P> {
         }
     }
 
+    /// A port is lent.
+    fn borrowed(&mut self, borrow: BorrowKey, flow: FlowKey) {
+        let Some(there) = self.borrows.get_mut(&borrow) else {
+            return;
+        };
+        let mut limbo = there.limbo.take();
+        if let Some(limbo) = &mut limbo
+            && !self.follow(flow, limbo)
+        {
+            let unsent = std::mem::take(&mut limbo.unsent);
+            let from = limbo.from;
+            let _ = self.close(flow);
+            self.has_followed(from);
+            self.lose_unsent(unsent);
+            if limbo.closing {
+                self.borrows.remove(&borrow);
+                return;
+            }
+            return self.dead(borrow, ResolveFailure::Denied);
+        }
+        let Some(done) = self.borrows.remove(&borrow) else {
+            return;
+        };
+        self.need_not_keep(done.keeps);
+        if let Some(limbo) = limbo {
+            self.has_followed(limbo.from);
+            if limbo.closing {
+                let _ = self.close(flow);
+                return;
+            }
+        }
+        let flow = Ok(flow);
+        self.events.push_back(Event::Borrowed { borrow, flow });
+    }
+
     /// When a home has been waited for too long.
     pub(super) fn next_borrow(&self) -> Option<Time> {
-        let after = self.settings.dead_after?;
+        let requests = self.next_redirected();
+        let Some(after) = self.settings.dead_after else {
+            return requests;
+        };
         let waits = self.borrows.values().filter(|it| it.flow.is_none());
-        waits.map(|borrow| borrow.since.after(after)).min()
+        let waits = waits.map(|borrow| borrow.since.after(after));
+        waits.chain(requests).min()
     }
 
     /// Gives up what has waited for its home for too long.
@@ -215,6 +304,7 @@ impl<P: Clone> Node<P> {
         if self.next_borrow().is_none_or(|at| at > now) {
             return;
         }
+        self.redirected_timeout(now);
         let Some(after) = self.settings.dead_after else {
             return;
         };
@@ -227,7 +317,7 @@ impl<P: Clone> Node<P> {
     }
 }
 
-fn to_port(
+pub(super) fn to_port(
     port: portolan_abi::node::PortId,
     secret: [u8; 16],
     (home, incarnation): (NodeId, u64),
@@ -241,5 +331,6 @@ fn to_port(
         incarnation,
         kind: ReferenceKind::Send,
         synchronous,
+        slots: 0,
     }
 }

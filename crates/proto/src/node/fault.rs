@@ -47,11 +47,27 @@ pub enum Fault {
     LosesRights,
     /// An acknowledgement that goes with the next record is said in no other way.
     WithholdsAcknowledgements,
+    /// What a borrower had not sent when its port moved is lost.
+    LosesUnsent,
+    /// The old home of a port loses what is in the port's queue.
+    LosesBacklog,
+    /// The old home says that the backlog has ended before it has.
+    EndsBacklogEarly,
+    /// The new home serves others before the backlog is there.
+    ServesBeforeBacklog,
+    /// The old home says that it has put less into the port than it has.
+    ForgetsDelivered,
+    /// The old home receives for a port that has moved.
+    KeepsHome,
+    /// Borrowers are not told that a port has moved.
+    HidesMove,
+    /// The old home does not wait for those who follow the port.
+    ForgetsFollowers,
 }
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 29] = [
         Self::DeliversTwice,
         Self::DeliversAhead,
         Self::AcknowledgesRefused,
@@ -73,6 +89,14 @@ impl Fault {
         Self::CountsUnasked,
         Self::LosesRights,
         Self::WithholdsAcknowledgements,
+        Self::LosesUnsent,
+        Self::LosesBacklog,
+        Self::EndsBacklogEarly,
+        Self::ServesBeforeBacklog,
+        Self::ForgetsDelivered,
+        Self::KeepsHome,
+        Self::HidesMove,
+        Self::ForgetsFollowers,
     ];
 }
 

@@ -10,9 +10,9 @@ use super::violation::{Over, Violation};
 use crate::Time;
 use core::time::Duration;
 use portolan_abi::node::{
-    ANSWERS, ByeReason, CONTROL, FEATURE_RIGHTS, Hello, HelloBody, MAX_CERTIFICATE, MAX_FLOWS,
-    MAX_INSPECTED, MAX_KNOWN, MAX_QUESTION, MAX_STATEMENT, MAX_TRANSFERS, NodeId, Record,
-    RecordFlags, RecordKind, WIRE,
+    ANSWERS, ByeReason, CONTROL, FEATURE_MOVES, FEATURE_RIGHTS, Hello, HelloBody, MAX_CERTIFICATE,
+    MAX_FLOWS, MAX_INSPECTED, MAX_KNOWN, MAX_QUESTION, MAX_STATEMENT, MAX_TRANSFERS, NodeId,
+    Record, RecordFlags, RecordKind, WIRE,
 };
 
 impl<P: Clone> Node<P> {
@@ -40,7 +40,11 @@ impl<P: Clone> Node<P> {
         let count = |most: usize| u32::try_from(most).unwrap_or(u32::MAX);
         let body = HelloBody {
             versions: WIRE,
-            features: if with.proven { FEATURE_RIGHTS } else { 0 },
+            features: match with.proven {
+                true if settings.moves => FEATURE_RIGHTS | FEATURE_MOVES,
+                true => FEATURE_RIGHTS,
+                false => 0,
+            },
             cluster: settings.cluster,
             node: settings.node,
             incarnation: settings.incarnation,
@@ -118,7 +122,9 @@ impl<P: Clone> Node<P> {
         let connection = peer.connection.take();
         let mut cx = context!(self, now);
         if let Some(association) = peer.association.take() {
+            let serial = association.serial;
             association.end(&mut cx, why);
+            self.parted(node, serial);
         }
         if let Some(id) = connection {
             let reason = match why {
@@ -661,7 +667,10 @@ fn carried_record<P: Clone>(
         | Record::Close { .. }
         | Record::Claim(_)
         | Record::Recall { .. }
-        | Record::WantSenders { .. } => {
+        | Record::WantSenders { .. }
+        | Record::MoveRight(_)
+        | Record::Backlog(_)
+        | Record::Moved(_) => {
             let number = head.near(association.control_expected());
             match flow {
                 CONTROL => association.handle_control(cx, number, record),

@@ -1,6 +1,6 @@
 //! The node: its peers, their connections, the ports here and the flows to ports there.
 
-use super::association::{Association, Claimed, Context};
+use super::association::{Association, Claimed, Context, Redirect};
 use super::borrow::Borrow;
 use super::clock::ClockOffset;
 use super::connection::Connection;
@@ -51,10 +51,22 @@ pub struct Node<P> {
     /// The same, by the names that they keep for life.
     pub(super) by_id: BTreeMap<PortId, PortKey>,
     /// Rights that it has been given and has no loans of yet.
-    pub(super) borrows: BTreeMap<BorrowKey, Borrow>,
+    pub(super) borrows: BTreeMap<BorrowKey, Borrow<P>>,
     pub(super) last_borrow: u64,
     /// What has become of claims.
     pub(super) claimed: Vec<Claimed>,
+    /// Ports whose receive rights are in messages, by the requests that are open for these.
+    pub(super) leaving: BTreeMap<RequestKey, PortKey>,
+    /// What has become of those.
+    pub(super) left: Vec<(RequestKey, bool)>,
+    /// Ports whose backlog comes, by the requests of their old homes.
+    pub(super) arriving: BTreeMap<RequestKey, PortKey>,
+    /// Those of which all has come, or will not.
+    pub(super) arrived: BTreeSet<PortKey>,
+    /// Flows whose ports have moved.
+    pub(super) redirects: Vec<Redirect<P>>,
+    /// Ports that have left, the one that did first in front.
+    pub(super) forwarded: VecDeque<PortKey>,
     pub(super) budgets: BTreeMap<DomainKey, Budget>,
     pub(super) events: VecDeque<Event<P>>,
     pub(super) served: BTreeSet<PortKey>,
@@ -81,6 +93,11 @@ macro_rules! context {
             ports: &mut $node.ports,
             by_id: &$node.by_id,
             claimed: &mut $node.claimed,
+            leaving: &$node.leaving,
+            left: &mut $node.left,
+            arriving: &$node.arriving,
+            arrived: &mut $node.arrived,
+            redirects: &mut $node.redirects,
             budgets: &mut $node.budgets,
             events: &mut $node.events,
             served: &mut $node.served,
@@ -104,6 +121,12 @@ impl<P: Clone> Node<P> {
             borrows: BTreeMap::new(),
             last_borrow: 0,
             claimed: Vec::new(),
+            leaving: BTreeMap::new(),
+            left: Vec::new(),
+            arriving: BTreeMap::new(),
+            arrived: BTreeSet::new(),
+            redirects: Vec::new(),
+            forwarded: VecDeque::new(),
             budgets: BTreeMap::new(),
             events: VecDeque::new(),
             served: BTreeSet::new(),
@@ -192,7 +215,9 @@ impl<P: Clone> Node<P> {
                 association.port_closed(&mut cx, key.flow, reason);
             }
         }
-        self.ports.remove(&port);
+        if let Some(gone) = self.ports.remove(&port) {
+            self.arrives_no_more(now, gone);
+        }
         self.by_id.remove(&id);
         self.settle(now);
     }
@@ -325,6 +350,8 @@ impl<P: Clone> Node<P> {
         if let Some(association) = it {
             association.abandon(&mut cx, request.request);
         }
+        self.abandon_redirected(request);
+        self.settle(now);
     }
 
     /// Answers a request that [`Home::deliver`] was given.
@@ -516,6 +543,7 @@ impl<P: Clone> Node<P> {
 
     /// Gives slots and memory that became free to the flows and transfers whose turn it is.
     pub(super) fn settle(&mut self, now: Time) {
+        self.settle_moves(now);
         self.settle_claims(now);
         while let Some(domain) = self.granted.pop_first() {
             let planted = self.planted;

@@ -20,6 +20,10 @@
 //! | the message has a right | [`Node::give`], and keep the right until its request has ended | put what it returns into the message |
 //! | a right has come: [`Leads::There`] | [`Node::borrow`] | messages wait in its proxy port until [`Event::Borrowed`] |
 //!
+//! | a receive right is to be given | [`Node::give`] of [`Gift::Receive`], and keep receiving nothing until its request has ended | as of any right |
+//! | [`Event::Left`] has come | once borrowed, [`Node::send`] what is in the port's queue; then [`Node::backlog_ends`] | what local senders put into the queue goes by the same flow |
+//! | a receive right has come: [`Leads::Receive`] | [`Node::take`], or answer its request as dropped | what comes to the port is its backlog until [`Event::Arrived`] |
+//!
 //! Payloads are references (`P`), which the node clones and drops; it never sees their bytes. While
 //! a node handles what arrives, it asks the driver's [`Home`] for memory, and puts messages into
 //! ports.
@@ -37,6 +41,10 @@
 //! request       open ---> answered | timed out | port dead | node lost | no memory
 //! right given   request open ---> the receiver has a loan, or none | used (send-once) | node lost
 //! borrow        waits for the home ---Claim---> asked ---Resolved---> a flow | dead
+//! port          here ---give---> leaving ---taken---> left: says where it is
+//!                                   |___ not taken ---> here
+//!               take ---> arriving ---Backlog, or its old home is over---> here
+//! flow, sender  open ---Moved---> borrow, with what was not put into the port ---> open, to the new home
 //! ```
 //!
 //! A message is *kept* by its sender until the home has put it into the port and said so. When a
@@ -57,6 +65,17 @@
 //! giver ---Message with the right---> receiver ---Claim---> home
 //!       <---Answer: it has a loan----          <--Resolved---
 //! ```
+//!
+//! # Receive rights
+//!
+//! A receive right moves the port's home, between nodes that both say so in their greetings
+//! ([`Settings::moves`]). The old home says of each flow how much of it is in the port: that much goes to
+//! the new home with the queue (the *backlog*), and the borrower sends the rest there. The new home lends
+//! the port to nobody before the backlog is there, so what a sender has sent stays in order; a port is given
+//! on only then. The old home says where the port is as long as it runs, and answers the requests that its
+//! programs have taken. If it is given up before the backlog has come, that is lost with it. If the new home is given
+//! up before it has said whether it has taken the right, the driver of the old home has to close the port, which may
+//! be there: so it never has two homes that are lent. The module `moving` has the records.
 //!
 //! # Invariants
 //!
@@ -79,12 +98,13 @@
 //! - **N14** Of one flow, transfers go one after another, in its order: no fragment goes while a
 //!   transfer of a lower number is open.
 //!
+//! Of rights in messages:
 //!
-//! Of rights in messages (receive rights do not move yet, so a port has one home for life, N4):
-//!
-//! - **N4** A right leads to the port that it was made for, at its one home, and to no other one.
+//! - **N4** A port has one home at a time, and a right leads to the port that it was made for, wherever
+//!   that is, and to no other one.
 //! - **N5** A node whose right is told dead sends nothing by it any more; and a right is told dead only
-//!   if its home has closed the port, was given up or started anew, or was not met for `dead_after`.
+//!   if its home has closed the port, was given up or started anew, or was not met for
+//!   `dead_after`; or a home that the node has heard of was, before it could say where the port is.
 //! - **N7** While a right leads to a port, or is on its way, its home or its giver has a right of its own
 //!   for it: so no port is told that it has no senders while it has one, except one whose giver is given
 //!   up before the receiver has claimed it. When none is left, and the port wants to know, it is told.
@@ -168,6 +188,7 @@ mod fault;
 mod flow;
 mod greeting;
 mod machine;
+mod moving;
 mod port;
 mod types;
 mod view;
@@ -182,7 +203,7 @@ pub use machine::Node;
 pub use types::{
     ACKNOWLEDGE_WITHIN, Answer, Authenticated, BorrowKey, ConnectionId, Delivery, Destination,
     DomainKey, Event, FlowEnd, FlowKey, Gift, Given, Home, Leads, Message, OutFragment, OutRecord,
-    Outcome, Place, PortKey, PortSettings, RequestKey, Settings, Urgency, Wall,
+    Outcome, Place, PortKey, PortSettings, PortStay, RequestKey, Returned, Settings, Urgency, Wall,
 };
 pub use view::PeerView;
 pub use violation::{Over, Refused, Unsent, Violation};

@@ -11,11 +11,38 @@
 
 use super::fair_queue::FairQueue;
 use super::fault::{Fault, Planted};
-use super::types::{FlowKey, PortSettings};
+use super::types::{BorrowKey, FlowKey, PortSettings, PortStay, RequestKey};
 use crate::Time;
+use portolan_abi::node::NodeId;
 use std::collections::{BTreeSet, VecDeque};
 
-/// A port at its home, as far as its flows go.
+/// Where a port is.
+#[derive(Debug)]
+pub(super) enum Stay {
+    Here,
+    /// Its receive right is in a message.
+    Leaving,
+    Arriving(Arriving),
+    /// At this node, in this incarnation.
+    Left(NodeId, u64),
+}
+
+/// A port whose backlog comes from its old home.
+#[derive(Debug)]
+pub(super) struct Arriving {
+    /// The request of the old home's by which its receive right came.
+    pub(super) from: RequestKey,
+    /// The flow by which the backlog comes.
+    pub(super) flow: Option<u32>,
+    /// The backlog has the numbers below.
+    pub(super) end: Option<u64>,
+    /// Flows that will lead here, once the backlog is here.
+    pub(super) flows: Vec<FlowKey>,
+    /// Borrows of this node that came home.
+    pub(super) borrows: Vec<BorrowKey>,
+}
+
+/// A port at its home, as far as its flows go; of one that has left, the flows that follow it.
 #[derive(Debug)]
 pub(super) struct Port {
     pub(super) settings: PortSettings,
@@ -31,6 +58,7 @@ pub(super) struct Port {
     pub(super) wants_senders: bool,
     /// When unused credit is looked at.
     pub(super) review: Option<Time>,
+    pub(super) stay: Stay,
     pub(super) planted: Planted,
 }
 
@@ -44,6 +72,7 @@ impl Port {
             flows: BTreeSet::new(),
             wants_senders: planted.is(Fault::CountsUnasked),
             review: None,
+            stay: Stay::Here,
             planted,
         }
     }
@@ -63,6 +92,40 @@ impl Port {
 
     pub(super) fn set_free(&mut self, free: u32) {
         self.free = free.min(self.settings.slots);
+    }
+
+    /// Its receive right was taken here: nothing of its queue is taken.
+    pub(super) fn arrives(&mut self, slots: u32, from: RequestKey) {
+        self.settings.slots = slots;
+        self.free = slots;
+        self.stay = Stay::Arriving(Arriving {
+            from,
+            flow: None,
+            end: None,
+            flows: Vec::new(),
+            borrows: Vec::new(),
+        });
+    }
+
+    /// Whether a flow brings its backlog.
+    pub(super) fn brings_backlog(&self, flow: FlowKey) -> bool {
+        matches!(&self.stay, Stay::Arriving(it) if it.flow == Some(flow.flow)
+            && it.from.peer == flow.peer && it.from.association == flow.association)
+    }
+
+    /// Whether the backlog is here, when `next` is wanted next by this flow.
+    pub(super) fn has_backlog(&self, flow: FlowKey, next: u64) -> bool {
+        self.brings_backlog(flow)
+            && matches!(&self.stay, Stay::Arriving(it) if it.end.is_some_and(|end| next >= end))
+    }
+
+    pub(super) fn view(&self) -> PortStay {
+        match self.stay {
+            Stay::Here => PortStay::Here,
+            Stay::Leaving => PortStay::Leaving,
+            Stay::Arriving(_) => PortStay::Arriving,
+            Stay::Left(..) => PortStay::Left,
+        }
     }
 
     /// A slot that was promised is used.
@@ -126,7 +189,7 @@ pub(super) struct Budget {
 /// A transfer that comes in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct TransferKey {
-    pub(super) peer: portolan_abi::node::NodeId,
+    pub(super) peer: NodeId,
     pub(super) association: u64,
     pub(super) transfer: u32,
 }

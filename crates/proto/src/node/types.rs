@@ -46,6 +46,8 @@ pub struct Settings {
     /// So long the acknowledgement of a request waits for the answer, and that of an answer for any
     /// record, that it may go with; zero: not at all.
     pub acknowledge_within: Duration,
+    /// Receive rights move: its greetings say so ([`portolan_abi::node::FEATURE_MOVES`]).
+    pub moves: bool,
 }
 
 /// How long acknowledgements wait for a record, as [`Settings::new`] has it: longer than a server that
@@ -71,6 +73,7 @@ impl Settings {
             open_requests: MAX_OPEN_REQUESTS,
             one_at_a_time: false,
             acknowledge_within: ACKNOWLEDGE_WITHIN,
+            moves: false,
         }
     }
 
@@ -152,6 +155,9 @@ pub struct BorrowKey(pub u64);
 pub enum Gift {
     /// A port of this node.
     Port(PortKey),
+    /// The right to receive at a port of this node. It stays the port's home until the peer has taken the
+    /// right ([`Event::Left`]).
+    Receive(PortKey),
     /// The port of a peer that a flow leads to.
     Flow(FlowKey),
     /// A port that is being borrowed.
@@ -169,6 +175,9 @@ pub enum Leads {
     Nowhere,
     /// To a port of another node, which may be the giver: [`super::Node::borrow`].
     There,
+    /// It is the right to receive at a port of the giver's: [`super::Node::take`], or answer its request
+    /// as dropped.
+    Receive,
     /// Back to the giver: the one message of a send-once right is [`super::Node::answer`] to its request.
     Back,
 }
@@ -541,6 +550,51 @@ pub enum Event<P> {
         /// What it says.
         answer: Vec<u8>,
     },
+    /// A peer has taken the receive right of a port: its home is there. What is in the port's queue, and what
+    /// local senders put into it from now on, goes to the new home by the flow of this borrow; behind
+    /// the messages that are in the queue now, say [`super::Node::backlog_ends`].
+    Left {
+        /// The port.
+        port: PortKey,
+        /// What leads to the new home: [`Event::Borrowed`] tells.
+        borrow: BorrowKey,
+    },
+    /// All that went before at its old home has been put into a port whose receive right was
+    /// [taken](super::Node::take), or the old home was given up: others send to it from now on, and it
+    /// may be given on.
+    Arrived {
+        /// The port.
+        port: PortKey,
+    },
+    /// The port of a flow has another home. What was not put into the port goes there, before anything
+    /// that is sent after [`Event::Borrowed`] has told of the flow there. If the new home is this node,
+    /// [`Event::CameHome`] tells instead.
+    Moved {
+        /// The flow, which is closed.
+        flow: FlowKey,
+        /// What leads to the port now.
+        borrow: BorrowKey,
+        /// Its home.
+        home: NodeId,
+    },
+    /// A request that has not ended has another name from now on: its message goes to the port's new home.
+    Rekeyed {
+        /// Before.
+        from: RequestKey,
+        /// From now on.
+        to: RequestKey,
+    },
+    /// The port that a borrow was to lead to is this node's. What could not be put into the port at its old
+    /// home is the driver's to put into the port now, in this order and before anything else of
+    /// these senders.
+    CameHome {
+        /// Which.
+        borrow: BorrowKey,
+        /// The port.
+        port: PortKey,
+        /// The messages. Their requests, and those that are open for their rights, are not open any more.
+        unsent: Vec<Returned<P>>,
+    },
     /// The end of a request.
     Ended {
         /// Which.
@@ -548,6 +602,30 @@ pub enum Event<P> {
         /// How.
         outcome: Outcome<P>,
     },
+}
+
+/// A message that was not put into its port before that came here.
+#[derive(Clone, Debug)]
+pub struct Returned<P> {
+    /// Of a request: which it was.
+    pub request: Option<RequestKey>,
+    /// Of a request: until when its client waits.
+    pub deadline: Option<Time>,
+    /// The message.
+    pub message: Message<P>,
+}
+
+/// Whether a port is at this node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PortStay {
+    /// It is.
+    Here,
+    /// It is; its receive right is in a message.
+    Leaving,
+    /// It is; what was put into it at its old home is not all here.
+    Arriving,
+    /// It is not any more: this node says where.
+    Left,
 }
 
 /// Properties of a port that peers may send to.

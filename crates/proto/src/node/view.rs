@@ -3,7 +3,8 @@
 use super::association::AssociationView;
 use super::clock::ClockOffset;
 use super::machine::{Node, Peer};
-use super::types::{ConnectionId, DomainKey, FlowKey, PortKey};
+use super::port::Port;
+use super::types::{ConnectionId, DomainKey, FlowKey, PortKey, PortStay};
 use crate::Time;
 use core::time::Duration;
 use portolan_abi::node::{AssociationId, NodeId};
@@ -94,9 +95,16 @@ impl<P: Clone> Node<P> {
         ))
     }
 
-    /// How many flows lead to a port.
+    /// How many flows lead to a port, or follow it to its new home; the old home of one that arrives is
+    /// one more.
     pub fn flows_to(&self, port: PortKey) -> usize {
-        self.ports.get(&port).map_or(0, |entry| entry.flows.len())
+        let of = |entry: &Port| entry.flows.len() + usize::from(entry.view() == PortStay::Arriving);
+        self.ports.get(&port).map_or(0, of)
+    }
+
+    /// Whether a port is at this node; `None` of one that it does not know.
+    pub fn stay(&self, port: PortKey) -> Option<PortStay> {
+        self.ports.get(&port).map(Port::view)
     }
 
     /// Bytes of a domain that are granted to announced transfers, and the limit.

@@ -154,6 +154,15 @@ pub enum Unsent {
         /// The node.
         node: NodeId,
     },
+    /// The peer's: it is of an earlier version, and does not know that ports move.
+    #[error("node {node:?} does not know that ports move: start a later version there")]
+    NoMoves {
+        /// The node: the one that was to have the port, or one that sends to it.
+        node: NodeId,
+    },
+    /// The state's: the port's receive right is on its way already.
+    #[error("the port is moving: try again when it has arrived")]
+    Moving,
     /// The caller's: no record can say this.
     #[error(
         "the message has too long a header, too many extents, or lengths that are not its payload's"

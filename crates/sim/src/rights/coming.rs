@@ -2,10 +2,10 @@
 
 use super::{Place, Proxy, Way};
 use crate::oracle::Instance;
-use crate::world::World;
+use crate::world::{DOMAIN, World};
 use portolan_abi::node::{NodeId, PORT_SECRET, PortId, ResolveFailure};
 use portolan_proto::Time;
-use portolan_proto::node::{Answer, BorrowKey, FlowKey, Given, Leads};
+use portolan_proto::node::{Answer, BorrowKey, FlowKey, Given, Leads, PortKey};
 
 impl World {
     /// A right is here, which stood in a message or in an answer.
@@ -19,7 +19,10 @@ impl World {
             let node = &mut self.nodes[index].node;
             if given.leads == Leads::There {
                 node.borrow(now, given);
-            } else {
+            } else if node
+                .take(given, PortKey(1 << 40 | given.request.request), DOMAIN)
+                .is_err()
+            {
                 let _ = node.answer(given.request, Answer::Dropped);
             }
             return;
@@ -59,7 +62,7 @@ impl World {
                     .node
                     .answer(given.request, Answer::Dropped);
             }
-            Leads::There | Leads::Back => {
+            Leads::There | Leads::Back | Leads::Receive => {
                 let key = self.has_proxy(index, right.to, given);
                 self.nodes[index]
                     .rights

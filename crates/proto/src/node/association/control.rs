@@ -2,16 +2,18 @@
 
 use super::super::fault::Fault;
 use super::super::flow::{Held, Receiving, Sending};
+use super::super::port::Stay;
 use super::super::types::{Event, FlowKey, Outcome, PortKey};
 use super::super::violation::{Unsent, Violation};
 use super::{Association, Context, Inward};
 use portolan_abi::node::{
-    ANSWERS, CONTROL, Claim, Dead, DeadReason, Lent, MAX_FLOWS, Record, Resolve, ResolveFailure,
-    Sent,
+    ANSWERS, Backlog, CONTROL, Claim, Dead, DeadReason, Lent, MAX_FLOWS, MoveRight, Moved, Record,
+    Resolve, ResolveFailure, Sent,
 };
 
-/// Control records that may be unacknowledged: each flow has been asked for, replied to, and ended.
-pub(super) const MAX_CONTROL: usize = 3 * MAX_FLOWS;
+/// Control records that may be unacknowledged: each flow has been asked for, replied to, redirected, and
+/// ended.
+pub(super) const MAX_CONTROL: usize = 4 * MAX_FLOWS;
 
 /// A numbered control record that is kept.
 #[derive(Clone, Debug)]
@@ -36,6 +38,9 @@ pub(in super::super) enum Control {
     WantSenders {
         flow: u32,
     },
+    MoveRight(MoveRight),
+    Backlog(Backlog),
+    Moved(Moved),
 }
 
 impl Control {
@@ -55,6 +60,9 @@ impl Control {
             Self::Claim(claim) => Record::Claim(*claim),
             Self::Recall { request } => Record::Recall { request: *request },
             Self::WantSenders { flow } => Record::WantSenders { flow: *flow },
+            Self::MoveRight(moves) => Record::MoveRight(*moves),
+            Self::Backlog(backlog) => Record::Backlog(*backlog),
+            Self::Moved(moved) => Record::Moved(*moved),
         }
     }
 }
@@ -127,6 +135,9 @@ impl<P: Clone> Association<P> {
             Record::Claim(claim) => self.claimed(cx, &claim),
             Record::Recall { request } => self.recalled(request),
             Record::WantSenders { flow } => self.senders_wanted(cx, flow),
+            Record::MoveRight(moves) => self.right_moves(cx, moves),
+            Record::Backlog(backlog) => self.backlog_ended(cx, backlog),
+            Record::Moved(moved) => self.moved(cx, moved),
             // The caller has told these apart from all others.
             _ => Ok(()),
         }
@@ -190,14 +201,33 @@ impl<P: Clone> Association<P> {
             return Err(Unsent::Dead);
         }
         let key = self.flow_key(flow);
+        let knows_moves = self.takes_moves();
+        if port.is_err() {
+            self.backlog_refused(cx, key);
+        }
         let there = port.and_then(|port| {
             let entry = cx.ports.get_mut(&port);
             let entry = entry.ok_or(ResolveFailure::NoSuchPort)?;
-            Ok((port, entry))
+            let moves = matches!(entry.stay, Stay::Leaving | Stay::Left(..));
+            match moves && !knows_moves {
+                true => Err(ResolveFailure::NoSuchPort),
+                false => Ok((port, entry)),
+            }
         });
-        let mut wants_senders = false;
+        let planted = self.planted;
+        let (mut wants_senders, mut moved) = (false, None);
         let lent = match there {
             Ok((port, entry)) => {
+                if !entry.brings_backlog(key)
+                    && !planted.is(Fault::ServesBeforeBacklog)
+                    && let Stay::Arriving(arriving) = &mut entry.stay
+                {
+                    arriving.flows.push(key);
+                    return Ok(());
+                }
+                if let Stay::Left(home, incarnation) = entry.stay {
+                    moved = Some((port, home, incarnation));
+                }
                 entry.flows.insert(key);
                 wants_senders = entry.wants_senders;
                 let settings = entry.settings;
@@ -215,7 +245,9 @@ impl<P: Clone> Association<P> {
             }
         };
         self.say(Control::Resolved { flow, lent });
-        if wants_senders {
+        if let Some((port, home, incarnation)) = moved {
+            self.moves_away(cx, flow, port, (home, incarnation));
+        } else if wants_senders {
             self.say(Control::WantSenders { flow });
         }
         Ok(())
@@ -290,6 +322,10 @@ impl<P: Clone> Association<P> {
         reason: DeadReason,
     ) {
         let Some(Inward::Open(receiving)) = self.receiving.get(&flow) else {
+            // It follows the port, or will lead nowhere.
+            if let Some(Inward::Moved(_)) = self.receiving.get(&flow) {
+                self.receiving.remove(&flow);
+            }
             return;
         };
         let next = receiving.next;
@@ -318,14 +354,20 @@ impl<P: Clone> Association<P> {
         self.leave_queue(cx, flow);
         self.says.remove(flow);
         self.late.forget_flow(flow);
-        if let Some(Inward::Open(receiving)) = self.receiving.remove(&flow)
-            && let Some(port) = cx.ports.get_mut(&receiving.port)
-        {
+        let key = match self.receiving.remove(&flow) {
+            Some(Inward::Open(receiving)) => receiving.port,
+            Some(Inward::Moved(port)) => port,
+            _ => return,
+        };
+        if let Some(port) = cx.ports.get_mut(&key) {
+            if port.brings_backlog(self.flow_key(flow)) {
+                cx.arrived.insert(key);
+            }
             port.flows.remove(&self.flow_key(flow));
             if port.flows.is_empty() {
                 // Nobody is left to be asked; who comes later is asked if it is wanted still.
                 port.wants_senders = self.planted.is(Fault::CountsUnasked);
-                let port = receiving.port;
+                let port = key;
                 cx.events.push_back(Event::Unused { port });
             }
         }

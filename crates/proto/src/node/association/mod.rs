@@ -9,11 +9,13 @@
 //! | `transfers` | long payloads, in fragments, there and here |
 //! | `bulk` | whose fragment goes next |
 //! | `requests` | requests that are open, answers that are kept |
+//! | `moving` | receive rights in messages: flows follow their ports to new homes |
 //! | `rights` | rights in messages: requests that are open for them, ports that are claimed |
 //! | `words` | what is said of what has arrived: at once, or with the next record |
 
 mod bulk;
 mod control;
+mod moving;
 mod receiving;
 mod requests;
 mod rights;
@@ -22,6 +24,7 @@ mod transfers;
 mod words;
 
 pub(super) use control::Control;
+pub(super) use moving::{Detached, Redirect, never_put};
 pub(super) use rights::{Claimed, Fate};
 
 use super::fair_queue::FairQueue;
@@ -49,6 +52,12 @@ pub(super) struct Context<'a, P> {
     pub(super) ports: &'a mut BTreeMap<PortKey, Port>,
     pub(super) by_id: &'a BTreeMap<PortId, PortKey>,
     pub(super) claimed: &'a mut Vec<Claimed>,
+    pub(super) leaving: &'a BTreeMap<RequestKey, PortKey>,
+    /// Requests for receive rights that have ended, and whether the right was taken.
+    pub(super) left: &'a mut Vec<(RequestKey, bool)>,
+    pub(super) arriving: &'a BTreeMap<RequestKey, PortKey>,
+    pub(super) arrived: &'a mut BTreeSet<PortKey>,
+    pub(super) redirects: &'a mut Vec<Redirect<P>>,
     pub(super) budgets: &'a mut BTreeMap<DomainKey, Budget>,
     pub(super) events: &'a mut VecDeque<Event<P>>,
     /// Ports whose waiting flows may be served now.
@@ -121,6 +130,8 @@ enum Inward<P> {
     /// It was asked which port it leads to.
     Asked,
     Open(Receiving<P>),
+    /// Its port has left: the borrower says when it has followed.
+    Moved(PortKey),
 }
 
 #[derive(Debug)]
@@ -401,7 +412,7 @@ impl<P: Clone> Association<P> {
     pub(super) fn promised_to(&self, flow: u32) -> Option<u64> {
         match self.receiving.get(&flow)? {
             Inward::Open(receiving) => Some(receiving.promised()),
-            Inward::Asked => None,
+            Inward::Asked | Inward::Moved(_) => None,
         }
     }
 

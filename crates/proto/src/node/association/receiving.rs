@@ -30,6 +30,8 @@ impl<P: Clone> Association<P> {
         let was_lent = (1..=self.last_flow_received).contains(&flow);
         match self.receiving.get_mut(&flow) {
             Some(Inward::Open(receiving)) => Ok(Some(receiving)),
+            // Its sender has not heard that the port has left.
+            Some(Inward::Moved(_)) => Ok(None),
             // One that was refused, or closed.
             None if was_lent => Ok(None),
             _ => Err(Violation::NotLent { flow }),
@@ -299,6 +301,9 @@ impl<P: Clone> Association<P> {
             };
             if let Some(port) = cx.ports.get_mut(&receiving.port) {
                 port.used();
+                if port.has_backlog(key, receiving.next) {
+                    cx.arrived.insert(receiving.port);
+                }
                 let domain = port.settings.domain;
                 cx.served.insert(receiving.port);
                 cx.give_back(domain, granted);
@@ -455,6 +460,6 @@ fn receiving_port<P>(
 ) -> Option<PortKey> {
     match receiving.get(&flow)? {
         Inward::Open(receiving) => Some(receiving.port),
-        Inward::Asked => None,
+        Inward::Asked | Inward::Moved(_) => None,
     }
 }

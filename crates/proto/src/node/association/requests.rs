@@ -84,9 +84,20 @@ impl<P: Clone> Association<P> {
         request: u64,
         outcome: Outcome<P>,
     ) {
-        let Some(open) = self.open.remove(&request) else {
+        if self.detach(request).is_none() {
             return;
-        };
+        }
+        let request = self.request_key(request);
+        if cx.leaving.contains_key(&request) {
+            let is_taken = matches!(outcome, Outcome::Answered(Answer::Reply(_)));
+            cx.left.push((request, is_taken));
+        }
+        cx.events.push_back(Event::Ended { request, outcome });
+    }
+
+    /// A request is not open any more, and has not ended.
+    pub(super) fn detach(&mut self, request: u64) -> Option<OpenRequest> {
+        let open = self.open.remove(&request)?;
         if let Some(deadline) = open.deadline {
             self.deadlines.remove(&(deadline, request));
         }
@@ -98,8 +109,7 @@ impl<P: Clone> Association<P> {
                 self.open_of.remove(&open.domain);
             }
         }
-        let request = self.request_key(request);
-        cx.events.push_back(Event::Ended { request, outcome });
+        Some(open)
     }
 
     /// Nobody waits for a request any more.

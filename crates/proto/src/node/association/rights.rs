@@ -2,6 +2,7 @@
 
 use super::super::fault::Fault;
 use super::super::flow::{Receiving, Way};
+use super::super::port::Stay;
 use super::super::types::{
     Answer, BorrowKey, DomainKey, Event, FlowKey, Given, Leads, Message, Outcome, PortKey,
 };
@@ -29,6 +30,8 @@ pub(in super::super) enum Fate {
     Lent(Lent),
     /// It has not.
     Refused(ResolveFailure),
+    /// The port is at another node, in this incarnation of that.
+    Elsewhere(NodeId, u64),
     /// The association is over, and there may be another one with the same home.
     Again,
     /// The home was given up.
@@ -57,7 +60,10 @@ impl<P: Clone> Association<P> {
 
     /// Whether a record can say this, to this peer.
     pub(in super::super) fn can_carry(&self, message: &Message<P>) -> bool {
-        message.can_be() && (message.rights.is_empty() || self.takes_rights())
+        let moves = |it: &Given| it.reference.kind == ReferenceKind::Receive;
+        message.can_be()
+            && (message.rights.is_empty() || self.takes_rights())
+            && (self.takes_moves() || !message.rights.iter().any(moves))
     }
 
     // At the giver's node.
@@ -118,7 +124,13 @@ impl<P: Clone> Association<P> {
     /// Whether the peer may give what stands in a record.
     pub(in super::super) fn may_give(&self, record: &MessageRecord<'_>) -> Result<(), Violation> {
         let open = self.serving.len();
-        let is_fine = self.takes_rights() && open + record.rights.len() <= 2 * MAX_SERVING;
+        let of_port = |it: &Reference| {
+            let is_home = (it.home, it.incarnation) == (self.peer, self.incarnation);
+            it.kind != ReferenceKind::Receive || (self.takes_moves() && is_home)
+        };
+        let is_fine = self.takes_rights()
+            && open + record.rights.len() <= 2 * MAX_SERVING
+            && record.rights.iter().all(of_port);
         match record.rights.is_empty() || is_fine {
             true => Ok(()),
             false => Err(Violation::Rights { open }),
@@ -127,17 +139,32 @@ impl<P: Clone> Association<P> {
 
     /// A right that has come, seen from here.
     pub(super) fn given_here(&self, cx: &Context<'_, P>, reference: &Reference) -> Given {
+        let mut forwarded = None;
         let leads = match reference.kind {
             ReferenceKind::SendOnce => Leads::Back,
             ReferenceKind::Send if reference.home == cx.settings.node => {
                 let port = cx.port_of(&reference.port, &reference.secret);
-                port.map_or(Leads::Nowhere, Leads::Here)
+                forwarded = port.and_then(|port| match cx.ports.get(&port)?.stay {
+                    Stay::Left(home, incarnation) => Some((home, incarnation)),
+                    _ => None,
+                });
+                match (port, forwarded) {
+                    (_, Some(_)) => Leads::There,
+                    (Some(port), None) => Leads::Here(port),
+                    (None, None) => Leads::Nowhere,
+                }
             }
             ReferenceKind::Send => Leads::There,
+            ReferenceKind::Receive => Leads::Receive,
         };
+        let (home, incarnation) = forwarded.unwrap_or((reference.home, reference.incarnation));
         Given {
             request: self.request_key(reference.request),
-            reference: *reference,
+            reference: Reference {
+                home,
+                incarnation,
+                ..*reference
+            },
             leads,
         }
     }
@@ -231,6 +258,11 @@ impl<P: Clone> Association<P> {
         }
         self.asks_for_flow(flow)?;
         if let Some(port) = cx.port_of(&claim.port, &claim.secret) {
+            if let Some(Stay::Left(home, incarnation)) = cx.ports.get(&port).map(|it| &it.stay) {
+                self.receiving.remove(&flow);
+                self.say_elsewhere(flow, (*home, *incarnation));
+                return Ok(());
+            }
             let flow = self.flow_key(flow);
             cx.events.push_back(Event::Claim { flow, port });
         } else {
