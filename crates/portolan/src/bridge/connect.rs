@@ -143,9 +143,10 @@ pub(super) fn connect_over(
         let shared = reserved.iter().find(|it| it.secret() == granted.secret);
         let shared = shared.ok_or(ConnectToError::Garbled)?;
         let (right, port) = bind_proxy(domain, &granted, &ask, sought, shared.pid(), options)?;
-        // It has ended meanwhile: the offering process is dead, or the offer withdrawn.
-        let added = shared.add(port);
-        added.map_err(|_| ConnectToError::Unanswered(SocketError::Closed))?;
+        if !shared.add(port) {
+            // It has ended meanwhile: the offering process is dead, or the offer withdrawn.
+            return Err(ConnectToError::Unanswered(SocketError::Closed));
+        }
         portolan_shm::mark!("bridge.added");
         // If it does not get there, the other side closes the port.
         let _ = socket::send_by(&socket, &[WAKE], &[], Some(Instant::now()));

@@ -295,6 +295,11 @@ impl<P> Flows<P> {
 
     /// Writes the end of a port (F4).
     pub(super) async fn write_closed(&self, number: u32) -> Result<(), Over> {
+        self.say_closed(number);
+        self.write_bare(number, FrameKind::Closed, 0).await
+    }
+
+    fn say_closed(&self, number: u32) {
         let mut slots = self.slots.borrow_mut();
         if let Some(slot) = slots.get_mut(&number) {
             slot.said = true;
@@ -302,8 +307,6 @@ impl<P> Flows<P> {
                 slots.remove(&number);
             }
         }
-        drop(slots);
-        self.write_bare(number, FrameKind::Closed, 0).await
     }
 
     /// Writes a frame that holds nothing.

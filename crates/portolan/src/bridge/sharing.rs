@@ -317,15 +317,16 @@ impl<'m> Reserved<'m> {
         self.used.pid
     }
 
-    /// One more port goes over it, on which the caller has a right; or the connection has ended.
-    pub(super) fn add(&self, port: PortEgress) -> Result<(), PortEgress> {
+    /// One more port goes over it, on which the caller has a right; not if the connection has ended.
+    /// Whether it does.
+    pub(super) fn add(&self, port: PortEgress) -> bool {
         let mut inbox = lock(&self.used.inbox);
-        if inbox.over {
-            return Err(port);
+        let goes = !inbox.over;
+        if goes {
+            let drain = port.launched();
+            inbox.ports.push((port, drain));
         }
-        let drain = port.launched();
-        inbox.ports.push((port, drain));
-        Ok(())
+        goes
     }
 }
 
