@@ -399,6 +399,7 @@ impl World {
                 association: 0,
                 flow: 0,
             },
+            number: 0,
             request: None,
             deadline: deadline.filter(|_| is_synchronous(there.place)),
             message,

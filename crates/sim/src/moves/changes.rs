@@ -230,6 +230,7 @@ impl World {
                     association: 0,
                     flow: 0,
                 },
+                number: 0,
                 request,
                 deadline: returned.deadline,
                 message: returned.message,
