@@ -1,7 +1,7 @@
 //! Lists the marked steps of the library, and says which processes pass each.
 
 /// Every mark, in order. A test compares it with the sources.
-pub(crate) static MARKS: [&str; 283] = [
+pub(crate) static MARKS: [&str; 285] = [
     "allocate.done",
     "allocate.noted",
     "allocate.run_claimed",
