@@ -198,14 +198,12 @@ impl PortIngress {
             if !right.is_live() {
                 return Err(Over::Stopped);
             }
-            // A client that is gone gets no answers.
-            if self.ended.get() && self.bridge.what.synchronous {
-                return Ok(Some(None));
-            }
             let serves = self.serving.borrow().len() < self.bridge.requests;
             let next = serves.then(|| self.staged.borrow_mut().pop_front());
             match next.flatten() {
                 Some(next) => return Ok(Some(Some(next))),
+                // What came whole has been sent on, but requests for which the server has no place: a
+                // client that is gone gets no answers.
                 None if self.ended.get() => return Ok(Some(None)),
                 None => {}
             }
