@@ -118,8 +118,11 @@ impl Egress<'_> {
                 let turn = self.flows.side().context().until(look).await?;
                 self.write(turn, &mut scratch).await
             };
-            if let Err(over) = sent.await {
-                return over;
+            match sent.await {
+                Ok(()) => {}
+                // What the server has answered before it went is read yet.
+                Err(Over::Gone) => return std::future::pending().await,
+                Err(over) => return over,
             }
         }
     }
