@@ -393,7 +393,8 @@ fn a_tracer_that_is_killed_leaves_nothing_on_and_a_file_that_loads() {
     scene.work(10);
     let file = scene.file();
     until("the events are in the file", || {
-        let text = std::fs::read_to_string(&file).unwrap();
+        // The tracer may not have made it yet.
+        let text = std::fs::read_to_string(&file).unwrap_or_default();
         text.matches("\"receive frames\"").count() == 10
     });
     trace.kill().unwrap();

@@ -130,9 +130,22 @@ pub(crate) fn main(brief: Brief, control: &Control) -> Result<()> {
             let each = Duration::from_nanos(each_nanos);
             count(port, senders, each, Duration::from_millis(millis), control)
         }
-        Brief::EchoTcp => echo_tcp(accept(control)?),
-        Brief::SinkTcp { bytes } => sink_tcp(&accept(control)?, bytes, control),
+        Brief::EchoTcp => {
+            echo_tcp(accept(control)?)?;
+            until_over(control)
+        }
+        Brief::SinkTcp { bytes } => {
+            sink_tcp(&accept(control)?, bytes, control)?;
+            until_over(control)
+        }
     }
+}
+
+/// Waits for the coordinator. Its connections may end before it says that this server is not needed any more, and a
+/// server that ends by itself ends the whole command.
+fn until_over(control: &Control) -> Result<()> {
+    while control.receive::<()>()?.is_some() {}
+    Ok(())
 }
 
 fn bind(domain: &str, options: PortOptions, control: &Control) -> Result<(Domain, ReceiveRight)> {
