@@ -64,8 +64,9 @@ pub const FRAGMENT: usize = 256 << 10;
 /// Messages that a client may have begun to send to one port, and that are not in the port yet, at
 /// the most. The offering process may allow fewer ([`Granted::window`]).
 pub const MAX_WINDOW: u32 = 64;
-/// Bytes that these may take together ([`bytes_taken`]), and never more than one message may take. A
-/// single message may take more than this.
+/// Bytes that the parts of these that are copied may take together ([`bytes_taken`]), and never more
+/// than one message may take. A single message may take more than this. Of sealed parts there may be
+/// [`MAX_SEALED`] together.
 pub const MAX_STAGED: u64 = 4 << 20;
 /// Ports of one connection at one time, at the most.
 pub const MAX_PORTS: usize = 64;

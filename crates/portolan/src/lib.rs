@@ -252,4 +252,6 @@ pub use survey::{
     SegmentKind, SegmentSurvey, SpaceState, SpaceSurvey, Survey,
 };
 pub use trace::{Drained, Event, EventKind, Trace, TraceError, TraceOptions, TracedSpace};
-pub use wait::{Deadline, NoDescriptor, Ready, Token, WaitSet, WaitSetError, Waitable, Waiting};
+pub use wait::{
+    Armed, Deadline, NoDescriptor, Ready, Token, WaitSet, WaitSetError, Waitable, Waiting,
+};

@@ -47,3 +47,22 @@ fn what_is_used_stays_and_all_else_goes_back() {
         assert_eq!(again.len(), 5000);
     }
 }
+
+/// Who takes an extent of the other size next would have its memory zeroed once more.
+#[test]
+fn what_would_not_be_enough_is_not_given_back() {
+    const CHUNK: usize = 2 << 20;
+    let domain = Domain::builder("limited").limit(8 * CHUNK as u64);
+    let domain = domain.private().unwrap();
+    let taken = || domain.survey().unwrap().memory.taken;
+    drop(domain.allocate(4096).unwrap());
+    let held: Vec<_> = (0..6).map(|_| domain.allocate(CHUNK).unwrap()).collect();
+    let before = taken();
+    assert_eq!(before, 7 * CHUNK as u64);
+    // With the chunk of the small one there would be two chunks.
+    assert!(domain.allocate(3 * CHUNK).is_err());
+    assert_eq!(taken(), before);
+    let long = domain.allocate(2 * CHUNK).unwrap();
+    assert_eq!(taken(), 8 * CHUNK as u64);
+    drop((held, long));
+}

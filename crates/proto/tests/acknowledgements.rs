@@ -13,6 +13,8 @@ const DOMAIN: DomainKey = DomainKey(1);
 /// The port of hall that takes requests, and the one that takes messages.
 const ASKS: PortKey = PortKey(1);
 const TAKES: PortKey = PortKey(2);
+/// How long they may be late where nothing is likely to wait for them.
+const LONGER: Duration = Duration::from_millis(10);
 /// Hall has the ports, and roof asks.
 const HALL: usize = 0;
 const ROOF: usize = 1;
@@ -207,9 +209,45 @@ fn an_acknowledgement_goes_alone_after_a_short_while() {
     pair.answer(request, 0);
     assert_eq!(pair.turn(HALL), ["Answer"]);
     pair.pass(ACKNOWLEDGE_WITHIN);
+    assert!(pair.turn(ROOF).is_empty(), "no program waits for it");
+    pair.pass(LONGER);
     assert_eq!(pair.turn(ROOF), ["AckAnswer"]);
     assert_eq!(pair.nodes[HALL].view(IDS[ROOF]).unwrap().answers_kept, 0);
     assert!(pair.turn(HALL).is_empty() && pair.turn(ROOF).is_empty());
+}
+
+/// While answers come in time a node waits for no time that is near.
+#[test]
+fn acknowledgements_that_ride_again_and_again_may_be_later() {
+    let mut pair = Pair::new();
+    let asked = |pair: &mut Pair| {
+        pair.ask();
+        pair.turn(ROOF);
+        let [request] = pair.came()[..] else {
+            panic!("one request came");
+        };
+        let due = pair.nodes[HALL].next_timeout().unwrap();
+        (request, due.since(pair.now))
+    };
+    for number in 0..20 {
+        let (request, late) = asked(&mut pair);
+        let expected = if number < 8 {
+            ACKNOWLEDGE_WITHIN
+        } else {
+            LONGER
+        };
+        assert_eq!(late, expected, "{number}");
+        pair.answer(request, 0);
+        assert_eq!(pair.turn(HALL), ["Answer", "Ack"]);
+        assert!(pair.nodes[ROOF].next_timeout() >= Some(pair.now.after(LONGER)));
+    }
+    // A server that takes longer ends that.
+    let (request, _) = asked(&mut pair);
+    pair.pass(LONGER);
+    assert_eq!(pair.turn(HALL), ["Ack"]);
+    pair.answer(request, 0);
+    pair.settle();
+    assert_eq!(asked(&mut pair).1, ACKNOWLEDGE_WITHIN);
 }
 
 #[test]

@@ -531,7 +531,7 @@ fn requests_end_by_their_answers_deadlines_and_ports() {
     assert_eq!(ended(2), [Outcome::TimedOut]);
     // Twice is refused, and nothing is kept.
     assert!(pair.nodes[0].answer(keys[0], Answer::Dropped).is_err());
-    pair.pass(ACKNOWLEDGE_WITHIN);
+    pair.pass(20 * ACKNOWLEDGE_WITHIN);
     pair.carry(FIRST);
     assert_eq!(pair.nodes[0].view(ROOF).unwrap().answers_kept, 0);
     // A port that closes ends what had not entered it.

@@ -323,7 +323,7 @@ fn rights_in_an_answer_that_nobody_waits_for_are_given_back() {
         let answered = three.nodes[GIVER].answer(request, Answer::Reply(reply));
         answered.unwrap();
         three.carry();
-        three.pass(ACKNOWLEDGE_WITHIN);
+        three.pass(20 * ACKNOWLEDGE_WITHIN);
         let ended = Some(&Outcome::Answered(Answer::Dropped));
         assert_eq!(three.end_of(given.request), ended, "{bytes}");
         let view = three.nodes[GIVER].view(id(RECEIVER)).unwrap();

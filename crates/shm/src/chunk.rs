@@ -131,14 +131,36 @@ impl<'r> Chunks<'r> {
         }
     }
 
+    /// The chunks of a range that somebody has taken since the region was made, or has memory for. All
+    /// others are [`ChunkWord::FRESH`]: mostly nearly all, and passed over quickly.
+    pub fn touched(
+        &self,
+        range: core::ops::Range<usize>,
+    ) -> impl Iterator<Item = (usize, ChunkWord)> + use<'r> {
+        const FRESH: u64 = 0;
+        let words = self.words.get(range.clone()).unwrap_or_default();
+        let touched = (range.start..).zip(words).filter_map(|(index, word)| {
+            // Acquire: as `read`.
+            let word = word.load(Ordering::Acquire);
+            (word != FRESH).then_some((index, word))
+        });
+        touched.map(|(index, word)| (index, ChunkWord::unpack(word)))
+    }
+
     /// Chunks whose memory was taken from the kernel, or is being taken.
     pub fn populated(&self) -> usize {
-        (0..self.len())
-            .filter(|i| {
-                let w = self.read(*i);
-                w.populated || w.r#use == ChunkUse::Taking
-            })
-            .count()
+        self.memory().0
+    }
+
+    /// The same, and how many of them are free.
+    pub fn memory(&self) -> (usize, usize) {
+        let (mut populated, mut free) = (0, 0);
+        for (_, word) in self.touched(0..self.len()) {
+            let has_memory = word.populated || word.r#use == ChunkUse::Taking;
+            populated += usize::from(has_memory);
+            free += usize::from(word.populated && word.r#use == ChunkUse::Free);
+        }
+        (populated, free)
     }
 
     /// Chunks that are free, and how many of them have memory.

@@ -17,9 +17,11 @@ mod modes;
 mod support;
 
 use loom::sync::atomic::AtomicBool;
+use loom::sync::{Condvar, Mutex};
 use loom::thread;
 use modes::{CALLED_ON, LOSSY, RELIABLE};
 use portolan_shm::atomic::death::after;
+use portolan_shm::atomic::{AtomicU32, Ordering};
 use portolan_shm::channel::{Finished, Lagging, Pen, Since};
 use portolan_shm::queue::{CloseStep, Cursor, Spot};
 use portolan_shm::wait_set::WaitSetEntry;
@@ -282,5 +284,80 @@ fn a_wait_set_beside_a_stopped_raiser() {
                 stopped.join().unwrap()
             },
         )
+    });
+}
+
+/// A futex wait in an io_uring: it stays in the kernel until it is woken, though something else ends
+/// the sleep.
+#[derive(Default)]
+struct InRing {
+    kernel: Mutex<Kernel>,
+    sleeper: Condvar,
+}
+
+#[derive(Default)]
+struct Kernel {
+    queued: bool,
+    fired: bool,
+}
+
+impl InRing {
+    /// As `sys/process/poller`: one that is there already is not compared again.
+    fn sleep(&self, word: &AtomicU32, value: u32) {
+        let mut kernel = self.kernel.lock().unwrap();
+        if !kernel.queued && !kernel.fired {
+            kernel.queued = word.load(Ordering::SeqCst) == value;
+            kernel.fired = !kernel.queued;
+        }
+        while !kernel.fired {
+            kernel = self.sleeper.wait(kernel).unwrap();
+        }
+        kernel.fired = false;
+    }
+
+    fn wake(&self) {
+        let mut kernel = self.kernel.lock().unwrap();
+        if std::mem::take(&mut kernel.queued) {
+            kernel.fired = true;
+            self.sleeper.notify_all();
+        }
+    }
+
+    /// Something else, as a socket.
+    fn fire(&self) {
+        self.kernel.lock().unwrap().fired = true;
+        self.sleeper.notify_all();
+    }
+}
+
+/// A wait set that a thread sleeps on by a call of its own (W8).
+#[test]
+fn a_set_whose_futex_wait_outlives_a_sleep() {
+    explore("two things raised, and a socket", 2, || {
+        with(
+            (WaitSetEntry::default(), InRing::default()),
+            |(set, ring)| {
+                let raiser = thread::spawn(move || {
+                    for member in [1, 2] {
+                        if set.raise(member) {
+                            ring.wake();
+                        }
+                    }
+                });
+                let socket = thread::spawn(move || ring.fire());
+                let mut seen = 0;
+                while seen != 3 {
+                    set.drain(|member| seen |= member);
+                    if seen != 3
+                        && let Some(bell) = set.sleep()
+                    {
+                        ring.sleep(&set.doorbell, bell);
+                        set.awake();
+                    }
+                }
+                raiser.join().unwrap();
+                socket.join().unwrap();
+            },
+        );
     });
 }

@@ -16,7 +16,7 @@ use portolan_node::config;
 use portolan_node::engine::{Engine, Happened};
 use portolan_node::state::State;
 use portolan_proto::node::Settings;
-use portolan_sys::process::{Poller, poll, random};
+use portolan_sys::process::{On, Poller, poll, random};
 use portolan_transport::clock::{Clock, SystemClock};
 use portolan_transport::tls::{LinkOptions, links};
 use portolan_transport::{
@@ -34,6 +34,10 @@ const CLUSTER: [u8; 16] = *b"portolan bench\0\0";
 const PATIENCE: Duration = Duration::from_secs(120);
 /// How long after its peer an engine may be told to end.
 const ENDING: Duration = Duration::from_secs(5);
+
+/// Keys of the descriptor that ends an engine, and of where links come from.
+const END: u64 = Engine::OTHERS;
+const DOOR: u64 = Engine::OTHERS | 1;
 
 /// What an engine of the benchmark has for its links.
 struct Place {
@@ -188,16 +192,16 @@ impl Place {
                     _ => Err(refused("a link")(&why)),
                 };
             }
-            let mut fds: Vec<BorrowedFd<'_>> = end.into_iter().collect();
-            fds.extend(door.descriptor());
-            let others = fds.len();
-            fds.extend(engine.descriptors());
+            let others = [(END, end), (DOOR, door.descriptor())].into_iter();
+            let others = others.filter_map(|(key, fd)| Some((key, On::Descriptor(fd?))));
+            let mut on: Vec<(u64, On<'_>)> = others.collect();
             let wakes = engine.wake_at().into_iter().chain(door.wake_at());
             let wake = wakes.min();
             let by = wake.map(|at| Instant::now() + at.saturating_sub(self.clock.now()));
-            let ready = poller.poll(&fds, by).map_err(system("cannot wait"))?;
-            engine.polled(&ready[others..]);
-            if end.is_some() && ready.first().is_some_and(|first| first.any()) {
+            let by = engine.arm(&mut on).into_iter().chain(by).min();
+            let fired = poller.poll(&on, by).map_err(system("cannot wait"))?;
+            engine.fired(&fired);
+            if fired.contains(&END) {
                 return Ok(());
             }
         }

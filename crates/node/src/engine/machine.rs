@@ -409,7 +409,6 @@ impl Machine {
         deadline: Option<Time>,
         message: Message,
     ) -> Result<(), Put> {
-        let name = self.name_of(from);
         let lent = self.lent.get_mut(&key).ok_or(Put::Dead)?;
         let domain = lent.domain;
         let to = lent.right.as_ref().ok_or(Put::Dead)?;
@@ -419,6 +418,8 @@ impl Machine {
         let right = match lent.asks.entry(from) {
             std::collections::btree_map::Entry::Occupied(right) => right.into_mut(),
             std::collections::btree_map::Entry::Vacant(place) => {
+                let name = self.names.get(&from).cloned();
+                let name = name.unwrap_or_else(|| from.to_string());
                 let right = asks_for(to.clone(), &name).map_err(|_| Put::Dead)?;
                 place.insert(right)
             }

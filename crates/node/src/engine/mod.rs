@@ -20,9 +20,11 @@
 //! | `inspection` | what nodes ask one another about that |
 //! | `spanning` | domains come and go |
 //! | `spans` | a domain that is spanned, and what is waited for in it |
+//! | `sleep` | what to sleep on between two steps |
 //! | `report` | what a running engine says of itself |
 //!
-//! One thread calls [`Engine::step`] when a descriptor is readable or [`Engine::wake_at`] has come.
+//! One thread calls [`Engine::step`] when something has fired that [`Engine::arm`] names, or
+//! [`Engine::wake_at`] has come.
 //! Nothing in here waits, and there is no thread for a connection, a port or a request.
 //!
 //! # Invariants
@@ -45,6 +47,7 @@ mod questions;
 mod recorder;
 mod report;
 mod rights;
+mod sleep;
 mod spanning;
 mod spans;
 
@@ -58,7 +61,6 @@ use portolan_abi::node::{ByeReason, DeadReason, NodeId, ResolveFailure};
 use portolan_proto::node::{
     Answer, Authenticated, ConnectionId, DomainKey, Event, Node, Over, PortKey, Settings,
 };
-use portolan_sys::process::Ready;
 use portolan_transport::{Address, Connection, Peer, TransportError};
 
 pub use inspection::Question;
@@ -332,21 +334,14 @@ impl Engine {
 
     // The loop.
 
-    /// What to wait for.
+    /// What to wait for, for a thread that polls descriptors: one that has a
+    /// [`Poller`](portolan_sys::process::Poller) calls [`arm`](Self::arm).
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let links = self.links.values().map(|link| link.connection.descriptor());
         links.chain(self.machine.spans.values().map(|span| span.set.as_fd()))
     }
 
-    /// What polling the [descriptors](Self::descriptors) has found, in their order. The next step looks
-    /// only at connections that have something; without this, at all.
-    pub fn polled(&mut self, ready: &[Ready]) {
-        for (link, ready) in self.links.values_mut().zip(ready) {
-            link.polled = Some(ready.any());
-        }
-    }
-
-    /// When to step though no descriptor is readable.
+    /// When to step though nothing has fired.
     pub fn wake_at(&self) -> Option<Duration> {
         let is_due = self.goes_on || !self.happened.is_empty();
         if is_due || self.links.values().any(|link| link.again) {
@@ -596,8 +591,7 @@ impl Engine {
         }
     }
 
-    /// Serves what has come in domains; whether something had. A set says once more that there is
-    /// nothing before its descriptor is still.
+    /// Serves what has come in domains; whether something had.
     fn serve_domains(&mut self) -> bool {
         let mut any = false;
         let keys: Vec<DomainKey> = self.machine.spans.keys().copied().collect();

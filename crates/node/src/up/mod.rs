@@ -18,6 +18,7 @@ mod inspections;
 mod log;
 mod members;
 mod metrics;
+mod others;
 mod programs;
 mod replace;
 mod socket_file;
@@ -59,6 +60,7 @@ use dial::{Dial, Phase};
 use inspections::Inspections;
 use members::Members;
 use metrics::{Counts, Metrics};
+use others::Others;
 use programs::Programs;
 use replace::Taken;
 use spans::Spans;
@@ -152,6 +154,7 @@ struct Node {
     lost: BTreeMap<NodeId, Duration>,
     ending: bool,
     poller: Poller,
+    others: Others,
 }
 
 impl Node {
@@ -180,6 +183,7 @@ impl Node {
         let now = clock.now();
         let event = EventFd::new().map_err(NodeError::system("cannot make a descriptor"))?;
         let poller = Poller::new().map_err(NodeError::system("cannot make a descriptor"))?;
+        let others = Others::new().map_err(NodeError::system("cannot make a descriptor"))?;
         let dials = config.peers.iter();
         let mut settings = Settings::new(
             cluster.node(),
@@ -223,6 +227,7 @@ impl Node {
             listener,
             trust,
             poller,
+            others,
         };
         node.state_all();
         node.look();
@@ -244,21 +249,24 @@ impl Node {
     /// Waits until something can go on. Whether anything but messages can: they come often, and each
     /// of the others costs a system call to ask.
     fn wait(&mut self, ending: &Ending) -> Result<bool> {
-        let mut fds: Vec<BorrowedFd<'_>> = ending.descriptors().collect();
-        fds.push(self.names.as_fd());
-        fds.push(self.listener.descriptor());
-        fds.extend(self.control.iter().flat_map(Control::descriptors));
-        fds.extend(self.programs.descriptors());
-        fds.extend(self.metrics.iter().flat_map(Metrics::descriptors));
-        fds.extend(
-            self.guests
-                .iter()
-                .map(|guest| guest.connection().descriptor()),
-        );
-        let dials = self.dials.iter().filter_map(Dial::connection);
-        fds.extend(dials.map(|connection| connection.descriptor()));
-        let others = fds.len();
-        fds.extend(self.engine.descriptors());
+        let others = || {
+            let mut fds: Vec<BorrowedFd<'_>> = ending.descriptors().collect();
+            fds.push(self.names.as_fd());
+            fds.push(self.listener.descriptor());
+            fds.extend(self.control.iter().flat_map(Control::descriptors));
+            fds.extend(self.programs.descriptors());
+            fds.extend(self.metrics.iter().flat_map(Metrics::descriptors));
+            let guests = self.guests.iter().map(Guest::connection);
+            let dials = self.dials.iter().filter_map(Dial::connection);
+            fds.extend(
+                guests
+                    .chain(dials)
+                    .map(|connection| connection.descriptor()),
+            );
+            fds
+        };
+        let watched = self.others.watch(others);
+        watched.map_err(NodeError::system("cannot watch a descriptor"))?;
         let now = self.clock.now();
         let dials = self.dials.iter().filter_map(Dial::wake_at);
         let wakes = dials
@@ -272,18 +280,21 @@ impl Node {
         let due = due.min().unwrap_or(now);
         let wake = self.engine.wake_at().map_or(due, |wake| wake.min(due));
         let by = Instant::now() + wake.saturating_sub(now);
-        let ready = self
+        let mut on = vec![self.others.on()];
+        let by = self.engine.arm(&mut on).map_or(by, |due| due.min(by));
+        let fired = self
             .poller
-            .poll(&fds, Some(by))
+            .poll(&on, Some(by))
             .map_err(NodeError::system("cannot wait"))?;
-        self.engine.polled(&ready[others..]);
-        let is_called = ready.iter().take(others).any(|ready| ready.any());
+        self.engine.fired(&fired);
+        let is_called = fired.contains(&self.others.key());
         Ok(is_called || self.clock.now() >= due)
     }
 
     /// Goes on with messages and, if it is called, with all else.
     fn step(&mut self, is_called: bool) {
         if is_called {
+            self.others.may_differ();
             // Counted wakes say nothing more than that there were some.
             let _ = self.names.drain();
             self.take_connections();
@@ -298,6 +309,7 @@ impl Node {
             self.answer_metrics();
         }
         if self.clock.now() >= self.looks_at {
+            self.others.may_differ();
             self.look();
         }
         if self.trust.cuts_at.is_some_and(|at| self.clock.now() >= at) {
@@ -413,6 +425,7 @@ impl Node {
     /// Does what follows from what the engine has met.
     fn hear_engine(&mut self) {
         for happened in self.engine.happened() {
+            self.others.may_differ();
             match happened {
                 Happened::Linked { node, name } => {
                     self.counts.links += 1;

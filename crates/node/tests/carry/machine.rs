@@ -11,7 +11,7 @@ use portolan_abi::node::NodeId;
 use portolan_node::config;
 use portolan_node::engine::{Engine, Happened, Question, Report};
 use portolan_proto::node::Settings;
-use portolan_sys::process::{EventFd, poll, random};
+use portolan_sys::process::{EventFd, On, Poller, random};
 use portolan_testkit::{unique, until};
 use portolan_transport::clock::{Clock, SystemClock};
 use portolan_transport::tls::{Cluster, LinkOptions, links};
@@ -324,8 +324,13 @@ struct Dial {
     address: Address,
     node: NodeId,
     connection: Option<Box<dyn Connection>>,
+    /// Of this connection, among all that were dialled.
+    number: u64,
     again: Duration,
 }
+
+/// The first key of connections that are dialled.
+const DIALS: u64 = 1 << 32;
 
 fn run(
     mut engine: Engine,
@@ -337,6 +342,8 @@ fn run(
     let mut dials: Vec<Dial> = Vec::new();
     let mut listeners: Vec<(Box<dyn Listener>, NodeId)> = Vec::new();
     let mut happened = Vec::new();
+    let mut dialled = 0;
+    let mut poller = Poller::new().unwrap();
     loop {
         let now = clock.now();
         while let Ok(command) = told.try_recv() {
@@ -345,6 +352,7 @@ fn run(
                     address,
                     node,
                     connection: None,
+                    number: 0,
                     again: now,
                 }),
                 Command::Listen(address, node, says) => {
@@ -379,15 +387,10 @@ fn run(
             }
         }
         for dial in &mut dials {
-            step(dial, &mut engine, &interface, now);
+            step(dial, &mut engine, &interface, now, &mut dialled);
         }
         engine.step(now);
         happened.extend(engine.happened());
-        let mut fds: Vec<_> = engine.descriptors().collect();
-        fds.push(wakes.as_fd());
-        fds.extend(listeners.iter().map(|(listener, _)| listener.descriptor()));
-        let connections = dials.iter().filter_map(|dial| dial.connection.as_ref());
-        fds.extend(connections.map(|connection| connection.descriptor()));
         let waits = listeners.iter().filter_map(|(it, _)| it.wake_at());
         let waits = waits.chain(engine.wake_at());
         // Faults are made by others, and dials are looked at.
@@ -395,14 +398,30 @@ fn run(
             .chain([now + Duration::from_millis(20)])
             .min()
             .unwrap();
+        let mut on = vec![(Engine::OTHERS, On::Descriptor(wakes.as_fd()))];
+        let others = listeners.iter().map(|(it, _)| it.descriptor());
+        let others = (1..).zip(others);
+        on.extend(others.map(|(at, fd)| (Engine::OTHERS | at, On::Descriptor(fd))));
+        let connections = dials.iter().filter_map(|dial| {
+            let fd = dial.connection.as_ref()?.descriptor();
+            Some((Engine::OTHERS | DIALS | dial.number, On::Descriptor(fd)))
+        });
+        on.extend(connections);
         let by = Instant::now() + wake.saturating_sub(clock.now());
-        poll(&fds, Some(by)).unwrap();
-        drop(fds);
+        let by = engine.arm(&mut on).map_or(by, |due| due.min(by));
+        let fired = poller.poll(&on, Some(by)).unwrap();
+        engine.fired(&fired);
         let _ = wakes.drain();
     }
 }
 
-fn step(dial: &mut Dial, engine: &mut Engine, interface: &Interface, now: Duration) {
+fn step(
+    dial: &mut Dial,
+    engine: &mut Engine,
+    interface: &Interface,
+    now: Duration,
+    dialled: &mut u64,
+) {
     if engine.is_connected(dial.node) {
         return;
     }
@@ -410,6 +429,8 @@ fn step(dial: &mut Dial, engine: &mut Engine, interface: &Interface, now: Durati
         None if now >= dial.again => {
             dial.again = now + Duration::from_millis(20);
             dial.connection = interface.transport.connect(&dial.address).ok();
+            *dialled += 1;
+            dial.number = *dialled;
         }
         None => {}
         Some(connection) => match connection.progress() {

@@ -136,10 +136,7 @@ impl Outgoing {
 
     /// What it takes where it goes.
     pub(super) fn taken(&self) -> Taken {
-        Taken {
-            bytes: bytes_taken(self.frame.header, self.lengths.iter().copied()),
-            parts: self.frame.sealed,
-        }
+        taken(&self.frame, &self.lengths)
     }
 
     /// The first fragment begins: its frame header and what follows it stand in `scratch`. Of which
@@ -284,6 +281,16 @@ pub(super) async fn unseal(
     Ok(())
 }
 
+/// What a message with parts of these lengths takes of a window: the bytes of those that are copied.
+/// Sealed memory is its sender's.
+fn taken(frame: &FrameHeader, lengths: &[u64]) -> Taken {
+    let copied = lengths.iter().copied().take(frame.extents);
+    Taken {
+        bytes: bytes_taken(frame.header, copied),
+        parts: frame.sealed,
+    }
+}
+
 /// A message's frame header, and what follows it.
 pub(super) struct Preamble<'s> {
     pub(super) frame: FrameHeader,
@@ -310,14 +317,13 @@ impl<'s> Preamble<'s> {
         })
     }
 
-    /// What it takes; an error if that is more than `most` bytes. Asked before a byte is taken for
-    /// it (G1).
+    /// What it takes; an error if that and its sealed memory are more than `most` bytes. Asked before
+    /// a byte is taken for it (G1).
     pub(super) fn taken(&self, most: u64) -> Result<Taken, ViolationKind> {
         let bytes = bytes_taken(self.frame.header, self.lengths.iter().copied());
-        let parts = self.frame.sealed;
         match bytes > most {
             true => Err(ViolationKind::TooLong { bytes, most }),
-            false => Ok(Taken { bytes, parts }),
+            false => Ok(taken(&self.frame, &self.lengths)),
         }
     }
 }

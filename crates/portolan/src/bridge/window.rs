@@ -9,6 +9,10 @@
 //! Both sides count alike, the client for longer. So what has room in the client's window has room
 //! in the server's, which checks it. The server says what it has accepted once that is half of
 //! a window; a client that cannot go on before that asks ([`Window::must_ask`]).
+//!
+//! The bytes of sealed memory do not count: they are the client's memory, wherever the message is. If
+//! they did, a message of more than 2 MiB would be half of a window, and be said to be accepted at
+//! once, by a frame that wakes a client which waits for nothing.
 
 use portolan_abi::bridge::{MAX_SEALED, MAX_STAGED};
 use std::collections::VecDeque;
@@ -16,7 +20,7 @@ use std::collections::VecDeque;
 /// What a message takes of a window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Taken {
-    /// Bytes of memory, where it comes to.
+    /// Bytes of memory of the domain that it comes to.
     pub(super) bytes: u64,
     /// Parts of sealed memory, each of which takes a descriptor there.
     pub(super) parts: usize,
@@ -189,6 +193,27 @@ mod tests {
         let parts = |parts| Taken { bytes: 0, parts };
         window.begin(parts(1));
         assert!(window.fits(parts(MAX_SEALED - 1)) && !window.fits(parts(MAX_SEALED)));
+    }
+
+    /// Of messages that are sealed memory and nothing else, each half of the parts that may be under way
+    /// is said in one.
+    #[test]
+    fn sealed_messages_are_accepted_many_at_once() {
+        let sealed = Taken { bytes: 0, parts: 1 };
+        let mut client = Window::new(64, 1 << 30);
+        let mut server = Accepting::new(Window::new(64, 1 << 30));
+        let mut said = 0;
+        for _ in 0..900 {
+            assert!(client.fits(sealed));
+            client.begin(sealed);
+            assert!(server.begin(sealed));
+            server.accept();
+            if server.is_due() {
+                assert!(client.accept_to(server.say()));
+                said += 1;
+            }
+        }
+        assert_eq!(said, 900 / MAX_SEALED.div_ceil(2));
     }
 
     /// Whatever a client has under way: it is told, or asks and is told.

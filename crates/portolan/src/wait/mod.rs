@@ -24,4 +24,4 @@ pub use patience::Waiting;
 pub(crate) use patience::{Backoff, Looking, Patience, waiting_beside};
 pub(crate) use set::Armable;
 pub(crate) use set::raise_link;
-pub use set::{Ready, Token, WaitSet, WaitSetError, Waitable};
+pub use set::{Armed, Ready, Token, WaitSet, WaitSetError, Waitable};

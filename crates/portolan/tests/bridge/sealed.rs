@@ -13,7 +13,7 @@ use portolan_sys::memory::{self, PAGE};
 use portolan_sys::socket::{self, SocketError};
 use portolan_testkit::{PATIENCE, unique, until};
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 fn picture(number: u64, len: usize) -> Sealed {
     let mut blank = Unsealed::new(len).unwrap();
@@ -94,6 +94,37 @@ fn extents_are_sealed_on_their_way() {
     let came = port.receive(Default::default(), long()).unwrap();
     assert_eq!((came.extents().len(), came.sealed().len()), (1, 0));
     is_filled(&came.extents()[0], 5);
+    assert!(offered.take_violations().is_empty());
+}
+
+/// Sealed memory takes none of the receiver's: a long message does not wait until the one before is in
+/// the port.
+#[test]
+fn long_pictures_are_under_way_side_by_side() {
+    let (name, _domain, mut port, offered) =
+        offering(PortOptions::unnamed().queue(20), OfferOptions::default());
+    let ours = Domain::join(&unique("sealing")).unwrap();
+    let options = ConnectOptions::default()
+        .protection(Protection::Sealed)
+        .queue(3);
+    let right = ours.connect_to(&Domain::builder(&name), "frames", options);
+    let (right, long_one) = (right.unwrap(), picture(1, 5 << 20));
+    let mut sent = 0;
+    let soon = || Deadline::after(Duration::from_millis(500));
+    while right.send(with(&[&long_one]), soon()).is_ok() {
+        sent += 1;
+        assert!(sent < 100, "nobody is held up");
+    }
+    // Beside those in the port, and in the proxy port.
+    let depth = port.depth();
+    assert!(sent >= depth + MAX_SEALED, "{sent}, {depth} in the port");
+    for _ in 0..sent {
+        let came = port.receive(Default::default(), long()).unwrap();
+        is_filled(&came.sealed()[0], 1);
+    }
+    right.send(with(&[&long_one]), long()).unwrap();
+    let came = port.receive(Default::default(), long()).unwrap();
+    is_filled(&came.sealed()[0], 1);
     assert!(offered.take_violations().is_empty());
 }
 

@@ -2,6 +2,7 @@
 //! else happens.
 
 mod answers;
+mod armed;
 mod others;
 mod ports;
 mod readers;

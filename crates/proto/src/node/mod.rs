@@ -123,7 +123,7 @@
 //! | bytes in flight on a link | [`Settings::window_at_first`], growing to twice rate times round trip, to [`Settings::window_at_most`] |
 //! | payload with a record; of a fragment | 16 KiB; 256 KiB |
 //! | payload that is sent unasked | a quarter of the window; a longer one is announced |
-//! | delay of an acknowledgement that goes with the next record | [`ACKNOWLEDGE_WITHIN`], 64 KiB |
+//! | delay of an acknowledgement that goes with the next record | [`ACKNOWLEDGE_WITHIN`], 20 times that where nothing is likely to wait for it; 64 KiB |
 //!
 //! ```
 //! use portolan_abi::node::{NodeId, PortId};

@@ -43,8 +43,9 @@ pub struct Settings {
     /// they are for, as by the stop-and-wait protocols of the past. Only comparison with those
     /// wants it.
     pub one_at_a_time: bool,
-    /// So long the acknowledgement of a request waits for the answer, and that of an answer for any
-    /// record, that it may go with; zero: not at all.
+    /// So long the acknowledgement of a request waits for the answer, and 20 times so long that of an
+    /// answer for any record, that it may go with; zero: not at all. The first one waits longer too
+    /// while answers come in time.
     pub acknowledge_within: Duration,
     /// Receive rights move: its greetings say so ([`portolan_abi::node::FEATURE_MOVES`]).
     pub moves: bool,

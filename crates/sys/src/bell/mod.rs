@@ -38,6 +38,7 @@ use std::sync::atomic::AtomicU32;
 use std::time::Instant;
 
 use self::ring::Ring;
+pub(crate) use self::ring::wait_entry;
 use self::thread::Helper;
 use crate::fork;
 

@@ -91,7 +91,7 @@ impl Ring {
             self.timer = Some(number);
         }
         let number = self.number();
-        self.submit(&wait(word, expected, number), 0)?;
+        self.submit(&wait_entry(word, expected).user_data(number), 0)?;
         self.armed = Some(number);
         Ok(())
     }
@@ -105,7 +105,7 @@ impl Ring {
         }
         self.cancel_word(key)?;
         let number = self.number();
-        self.submit(&wait(word, expected, number), 0)?;
+        self.submit(&wait_entry(word, expected).user_data(number), 0)?;
         self.words.insert(key, (number, watched));
         self.keys.insert(number, key);
         Ok(())
@@ -223,10 +223,9 @@ impl Ring {
     }
 }
 
-fn wait(word: &AtomicU32, expected: u32, number: u64) -> squeue::Entry {
-    opcode::FutexWait::new(word.as_ptr(), expected.into(), ANY, FUTEX2_SIZE_U32)
-        .build()
-        .user_data(number)
+/// An entry that sleeps on a word while it has this value.
+pub(crate) fn wait_entry(word: &AtomicU32, expected: u32) -> squeue::Entry {
+    opcode::FutexWait::new(word.as_ptr(), expected.into(), ANY, FUTEX2_SIZE_U32).build()
 }
 
 impl Drop for Ring {

@@ -18,7 +18,7 @@ pub use memory::{ForeignError, Need, OpenError, ProcessMemory};
 pub(crate) use own::quiet;
 pub use own::{dies_with_us, fix_addresses, libc_version, random, spawn_quiet, user};
 pub use pidfd::{PidFd, signal};
-pub use poller::Poller;
+pub use poller::{On, Poller};
 pub use proc::{comm, is_stopped, start_time};
 pub use rustix::process::Signal;
 pub use thread::{ThreadFd, has_thread, thread};

@@ -32,18 +32,21 @@ const TLS: Budget = Budget::new(
     Some(0.95),
 );
 
-/// How long a sender without memory waits before it looks for some again.
-const PAUSE: Duration = Duration::from_micros(50);
+/// How long a sender without memory waits before it looks for some again, at first and at the most.
+/// Each look goes through all chunks of the domain, on the processor on which its node sends.
+const PAUSE: [Duration; 2] = [Duration::from_micros(50), Duration::from_millis(1)];
 
 /// A message of so many bytes, as soon as there is memory for it: what was sent before has it until
 /// it is acknowledged.
 pub(super) fn allocate(domain: &Domain, bytes: usize) -> Result<Extent> {
     let end = Instant::now() + MEETING;
+    let [mut pause, most] = PAUSE;
     loop {
         match domain.allocate(bytes) {
             Ok(extent) => return Ok(extent),
             Err(AllocateError::OutOfPages { .. }) if Instant::now() < end => {
-                std::thread::sleep(PAUSE);
+                std::thread::sleep(pause);
+                pause = (2 * pause).min(most);
             }
             Err(error) => return Err(CliError::library("allocating a message")(error)),
         }

@@ -233,9 +233,17 @@ fn grow(member: &Member, size: Size) -> Option<(u32, u32)> {
         .limit
         .load(std::sync::atomic::Ordering::Relaxed)
         / CHUNK as u64;
-    // What we have just claimed is in this count already.
-    while tables.chunks.populated() as u64 + queue_chunks(member) > limit {
-        if !release_one(member) && (member.relief.empty_spare)(member) == 0 {
+    loop {
+        // What we have just claimed is in this count already.
+        let (populated, free) = tables.chunks.memory();
+        let over = (populated as u64 + queue_chunks(member)).saturating_sub(limit);
+        if over == 0 {
+            break;
+        }
+        // Memory that is not enough stays where it is: whoever takes it next would have to have it
+        // zeroed, and a caller without memory asks again and again.
+        let enough = over <= free as u64 && release_one(member);
+        if !enough && (member.relief.empty_spare)(member) == 0 {
             tables.chunks.abandon(first, count);
             return None;
         }
@@ -262,11 +270,9 @@ fn queue_chunks(member: &Member) -> u64 {
 pub(super) fn release_one(member: &Member) -> bool {
     let tables = member.tables();
     let chunks = &tables.chunks;
-    let idle = |i: &usize| {
-        let word = chunks.read(*i);
-        word.r#use == ChunkUse::Free && word.populated
-    };
-    let Some(found) = (0..chunks.len()).find(idle) else {
+    let mut touched = chunks.touched(0..chunks.len());
+    let idle = touched.find(|(_, word)| word.r#use == ChunkUse::Free && word.populated);
+    let Some((found, _)) = idle else {
         return false;
     };
     let Some(index) = chunks.claim_run(found..found + 1, 1, member.space) else {
@@ -326,8 +332,8 @@ fn populate(member: &Member, first: usize, count: usize) -> bool {
 /// Claims any free extent of the size, of any cache owner.
 fn scavenge(member: &Member, size: Size) -> Option<(u32, u32)> {
     let tables = member.tables();
-    tables.chunks.part(size).find_map(|index| {
-        let word = tables.chunks.read(index);
+    let mut touched = tables.chunks.touched(tables.chunks.part(size));
+    touched.find_map(|(index, word)| {
         let page = Chunks::first_page(index);
         if word.size != size.code() || !tables.chunks.is_cut(page, size) {
             return None;
@@ -340,9 +346,10 @@ fn scavenge(member: &Member, size: Size) -> Option<(u32, u32)> {
 /// Gives every unused chunk back to the domain, of any cache owner.
 pub(super) fn give_all_back(member: &Member) -> usize {
     let tables = member.tables();
-    (0..tables.chunks.len())
+    let touched = tables.chunks.touched(0..tables.chunks.len());
+    touched
         .map(
-            |index| match tables.chunks.give_back(&tables.alloc, index, member.space) {
+            |(index, _)| match tables.chunks.give_back(&tables.alloc, index, member.space) {
                 GiveBack::Done(count) => count,
                 GiveBack::Busy => 0,
             },
@@ -377,9 +384,10 @@ fn free_bytes(member: &Member) -> u64 {
         .load(std::sync::atomic::Ordering::Relaxed);
     let taken = tables.chunks.populated() as u64 + queue_chunks(member);
     let fresh = limit.saturating_sub(taken * CHUNK as u64);
-    let kept: u64 = (0..tables.chunks.len())
-        .map(|index| {
-            let word = tables.chunks.read(index);
+    let kept: u64 = tables
+        .chunks
+        .touched(0..tables.chunks.len())
+        .map(|(index, word)| {
             let Some(size) = Size::from_code(word.size)
                 .filter(|s| tables.chunks.is_cut(Chunks::first_page(index), *s))
             else {

@@ -34,8 +34,10 @@
 //! - **W6** A subscriber waits in a set of its own. While the subscriber is armed in another
 //!   set, so are all members of its own one, under the subscriber's link there; when it is
 //!   loose none of them is linked there any more, and its own set finds them loose (`nested`).
+//! - **W8** is in `armed`: a thread sleeps on the set by a system call of its own, and W4 rests.
 
 mod alarms;
+mod armed;
 #[cfg(feature = "tokio")]
 mod awaited;
 mod error;
@@ -46,6 +48,7 @@ mod ready;
 mod wait;
 mod waitable;
 
+pub use armed::Armed;
 pub use error::WaitSetError;
 pub(crate) use raise::raise_link;
 pub use ready::{Ready, Token};
@@ -91,6 +94,9 @@ use std::time::Instant;
 /// becomes readable; call it again. For tokio there is `wait_async`, with the feature
 /// `tokio`.
 ///
+/// Each sleep at a descriptor costs a further system call, which arms it. A thread with an io_uring
+/// of its own sleeps on the set's futex word instead: see [`arm`](Self::arm).
+///
 /// # Examples
 ///
 /// ```
@@ -128,6 +134,8 @@ pub struct WaitSet {
     quiet: Option<(u32, Option<Instant>)>,
     /// The program has asked for the descriptor.
     watched: AtomicBool,
+    /// The program sleeps by a call of its own, and has not asked for the descriptor since (W8).
+    outside: AtomicBool,
     /// What an async wait waits with.
     #[cfg(feature = "tokio")]
     async_bell: Option<crate::wait::Bell>,
@@ -162,6 +170,7 @@ impl WaitSet {
             alarms: Alarms::new(bell),
             quiet: None,
             watched: AtomicBool::new(false),
+            outside: AtomicBool::new(false),
             #[cfg(feature = "tokio")]
             async_bell: None,
             #[cfg(feature = "tokio")]
@@ -339,6 +348,7 @@ fn take_entry(member: &Member) -> Result<(u32, &WaitSetEntry), WaitSetError> {
 impl AsFd for WaitSet {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.watched.store(true, Ordering::Relaxed);
+        self.outside.store(false, Ordering::Relaxed);
         self.alarms.bell.as_fd()
     }
 }

@@ -38,7 +38,7 @@ impl WaitSet {
                 counters::waits(&self.member, Wait::Spinning(self.waiting_at()));
                 looked = self.spin(&mut ready, deadline).map(|l| (l.begun(), l));
                 counters::waits(&self.member, Wait::Nothing);
-            } else if !self.is_watched() {
+            } else if !self.is_watched() || self.is_outside() {
                 return Ok(ready);
             }
         }
@@ -78,7 +78,7 @@ impl WaitSet {
         self.entry().awake();
         loop {
             self.hear()?;
-            self.arm(&mut ready);
+            self.arm_loose(&mut ready);
             self.gather(&mut ready);
             self.alarms.failure()?;
             if !ready.is_empty() {
@@ -209,7 +209,7 @@ impl WaitSet {
     }
 
     /// Arms the loose ports, or finds that something is there.
-    fn arm(&mut self, ready: &mut Ready) {
+    fn arm_loose(&mut self, ready: &mut Ready) {
         let Self {
             index: set,
             places,
@@ -304,6 +304,10 @@ impl WaitSet {
 
     /// Something may be there: the descriptor becomes readable (W4).
     pub(super) fn stir(&mut self) {
+        if self.is_outside() {
+            // Before the next sleep all ports are looked at (W8).
+            return;
+        }
         if self.alarms.has_words() {
             self.ring();
         }
@@ -322,7 +326,7 @@ impl WaitSet {
     /// Has the bell fire. To arm and to drain words takes from the descriptor what made it readable,
     /// so of a set with words it may be armed for nothing, or for what has come.
     pub(super) fn ring(&mut self) {
-        if self.member.present().is_err() {
+        if self.is_outside() || self.member.present().is_err() {
             return;
         }
         let doorbell = &self.member.tables().wait_sets[self.index as usize].doorbell;

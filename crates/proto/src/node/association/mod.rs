@@ -377,7 +377,7 @@ impl<P: Clone> Association<P> {
 
     pub(super) fn timeout(&mut self, cx: &mut Context<'_, P>) {
         if self.late.due().is_some_and(|at| at <= cx.now) {
-            self.late.ride();
+            self.late.goes_alone();
         }
         while let Some((at, request)) = self.deadlines.first().copied()
             && at <= cx.now

@@ -13,9 +13,14 @@
 //!   flow has more to send than it has credit for.
 //! - **A2** A late acknowledgement is said by `due`, which is
 //!   [`Settings::acknowledge_within`](super::super::Settings) after the first one that waits; and at once
-//!   when [`MOST_LATE`] or a part of the window waits for it.
+//!   when [`MOST_LATE`] or a part of the window waits for it. That of an answer, for which no program
+//!   waits, may be [`LONGER`] times as late.
 //! - **A3** Whatever is said, all that is late is said behind it: in the same write, since a driver writes
 //!   all that the node says at a time.
+//! - **A4** Once [`IN_TIME`] requests in a row were answered before their acknowledgement was due, that is
+//!   due [`LONGER`] times later too, until one has to go alone. So a driver of nodes that ask and answer
+//!   has no time to wait for that comes before the scheduler's tick: to set such a timer, and to be
+//!   woken by it for nothing, costs as much as a message.
 
 use super::super::fault::Fault;
 use super::super::types::Settings;
@@ -29,6 +34,11 @@ use std::collections::BTreeSet;
 const MOST_LATE: u64 = 64 * 1024;
 /// The same, as a part of this node's own window at first: the peer's is mostly the same.
 const PART_OF_WINDOW: u64 = 8;
+
+/// How much later an acknowledgement may be for which nothing waits, or most likely nothing.
+const LONGER: u32 = 20;
+/// Requests in a row whose answers came in time.
+const IN_TIME: u32 = 8;
 
 fn most_late(settings: &Settings) -> u64 {
     MOST_LATE.min(settings.window_at_first / PART_OF_WINDOW)
@@ -45,6 +55,8 @@ pub(super) struct Late {
     due: Option<Time>,
     /// They are said now.
     now: bool,
+    /// So many times in a row requests were acknowledged behind a record.
+    in_time: u32,
 }
 
 impl Late {
@@ -56,20 +68,46 @@ impl Late {
         self.due
     }
 
-    /// A record was said, or the time has come: they are said behind it.
-    pub(super) fn ride(&mut self) {
+    /// They are said behind what is said now.
+    fn ride(&mut self) {
         self.now = !self.is_empty();
         self.due = None;
     }
 
-    /// Another one waits, for so many bytes.
-    fn waits<P>(&mut self, cx: &Context<'_, P>, cost: u64) {
+    /// A record was said.
+    fn rides(&mut self) {
+        if !self.now && !self.flows.is_empty() {
+            self.in_time = self.in_time.saturating_add(1);
+        }
+        self.ride();
+    }
+
+    /// The time has come: they are said alone.
+    pub(super) fn goes_alone(&mut self) {
+        if !self.flows.is_empty() {
+            self.in_time = 0;
+        }
+        self.ride();
+    }
+
+    /// All of them are said.
+    fn said(&mut self) {
+        let in_time = self.in_time;
+        *self = Self {
+            in_time,
+            ..Self::default()
+        };
+    }
+
+    /// Another one waits, for so many bytes, and may be late, or `longer`.
+    fn waits<P>(&mut self, cx: &Context<'_, P>, cost: u64, longer: bool) {
         self.cost += cost;
         let within = cx.settings.acknowledge_within;
         if self.cost >= most_late(cx.settings) || within.is_zero() {
             self.ride();
         } else if !self.now && !cx.planted.is(Fault::WithholdsAcknowledgements) {
-            self.due.get_or_insert(cx.now.after(within));
+            let due = cx.now.after(if longer { LONGER * within } else { within });
+            self.due = self.due.into_iter().chain([due]).min();
         }
     }
 
@@ -83,25 +121,26 @@ impl<P: Clone> Association<P> {
     /// next (A1).
     pub(super) fn acknowledge_late(&mut self, cx: &Context<'_, P>, flow: u32, cost: u64) {
         self.late.flows.push(flow);
-        self.late.waits(cx, cost);
+        let longer = self.late.in_time >= IN_TIME;
+        self.late.waits(cx, cost, longer);
     }
 
     /// An answer has come, of so many bytes, or is not wanted: acknowledged with what is said next.
     pub(super) fn acknowledge_answer(&mut self, cx: &Context<'_, P>, request: u64, cost: u64) {
         self.late.answers.insert(request);
-        self.late.waits(cx, cost);
+        self.late.waits(cx, cost, true);
     }
 
     /// A record was said: what is late goes behind it (A3).
     pub(in super::super) fn ride(&mut self) {
-        self.late.ride();
+        self.late.rides();
     }
 
     /// What is said whether or not the peer has said what it has: what has arrived here, and what
     /// may be sent.
     pub(in super::super) fn next_word(&mut self) -> Option<Vec<u8>> {
         if let Some(word) = self.next_prompt_word() {
-            self.late.ride();
+            self.late.rides();
             return Some(word);
         }
         if !self.late.now {
@@ -115,7 +154,7 @@ impl<P: Clone> Association<P> {
         if let Some(request) = self.late.answers.pop_first() {
             return Some(Record::AckAnswer { request }.with(Sent::default()));
         }
-        self.late = Late::default();
+        self.late.said();
         None
     }
 
