@@ -20,6 +20,9 @@ fn tests() -> String {
     format!("cargo test --workspace --features {FEATURES}")
 }
 
+/// The directory over Zenoh, which nothing else builds: the same scenes as over the static one.
+const ZENOH: &str = "cargo test -p portolan-node --features zenoh --test directory";
+
 /// Seconds to minutes each.
 fn short() -> Vec<Step> {
     let more = format!("cargo test --workspace --features {MORE}");
@@ -31,6 +34,7 @@ fn short() -> Vec<Step> {
             format!("{more} --test probes --test breakdown"),
         ),
         ("serialisers", format!("{more} --test bench structures")),
+        ("zenoh", ZENOH.to_owned()),
         ("python", "cargo xtask python".to_owned()),
         (
             "instructions",
@@ -114,5 +118,26 @@ mod tests {
         ] {
             assert!(text(file).contains("cargo xtask ci"), "{file}");
         }
+        assert!(text("CONTRIBUTING.md").contains(ZENOH), "the directory's");
+    }
+
+    /// What is released has the directory that nothing else builds.
+    #[test]
+    fn what_is_released_has_zenoh() {
+        let text = |file| std::fs::read_to_string(root().join(file)).unwrap();
+        for (file, line) in [
+            (
+                "README.md",
+                "cargo install --path crates/node --features zenoh",
+            ),
+            ("deploy/Containerfile", "--features portolan-node/zenoh"),
+            ("xtask/src/release.rs", "\"portolan-node/zenoh\""),
+        ] {
+            assert!(text(file).contains(line), "{file}");
+        }
+        assert!(
+            !tests().contains("zenoh"),
+            "the README's tests do not wait for it"
+        );
     }
 }

@@ -49,6 +49,8 @@ pub(crate) fn deb() -> ExitCode {
         "portolan-cli",
         "-p",
         "portolan-node",
+        "--features",
+        "portolan-node/zenoh",
     ];
     if !step(&mut command(&build)) {
         return ExitCode::FAILURE;

@@ -253,7 +253,7 @@ impl CliError {
             }
             Self::Lab { .. } => "run it again; if it repeats, report it with this output",
             Self::NoNodeProgram => {
-                "build it beside this one: cargo build --release -p portolan-node (or cargo install --path crates/node)"
+                "build it beside this one: cargo build --release -p portolan-node (or cargo install --path crates/node --features zenoh)"
             }
             Self::NoNode { .. } => {
                 "start it: `portolan node up` (`portolan node init` makes the first of a cluster, `join` the next); PORTOLAN_NODE_STATE names another state directory"

@@ -75,6 +75,9 @@ pub(crate) struct UpArgs {
 }
 
 /// Make the first node of a cluster: its authority, its key, its node.toml.
+///
+/// Where `portolan-node` was built with Zenoh (feature `zenoh`), node.toml has `directory = "zenoh"`: nodes tell one
+/// another of members and names, over the links' port and certificates. With "static" each peer is asked.
 #[derive(Debug, clap::Args)]
 #[command(after_help = concat!("Example:\n  portolan node init --name hall", exit_codes!()))]
 pub(crate) struct InitArgs {
@@ -191,7 +194,10 @@ fn read_time(text: &str) -> Result<Duration, String> {
     time(text).ok_or_else(|| "a time such as \"12h\" (units: ms, s, m, h, d)".to_owned())
 }
 
-/// Show the running node and its peers.
+/// Show the running node, its directory and its peers.
+///
+/// The directory tells it which members there are and who has which name ("zenoh"), or there is none, and peers
+/// are asked ("static"). If it is silent or has ended, peers are asked as well, and links go on.
 #[derive(Debug, clap::Args)]
 #[command(after_help = concat!("Example:\n  portolan node status --json", exit_codes!()))]
 pub(crate) struct StatusArgs {

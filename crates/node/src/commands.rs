@@ -10,7 +10,8 @@ use std::sync::Arc;
 use portolan_abi::node::Stated;
 use portolan_node::audit::{self, Event};
 use portolan_node::authority::{self, Authority, End};
-use portolan_node::config::{Config, Span, is_node_name};
+use portolan_node::config::{Config, Directory, Span, is_node_name};
+use portolan_node::directory::DirectoryStatus;
 use portolan_node::join;
 use portolan_node::span_table;
 use portolan_node::state::State;
@@ -98,8 +99,13 @@ fn name_of(args: &NewArgs) -> Result<String> {
 /// The node.toml of a new node.
 fn first_config(state: &State, name: &str, args: &NewArgs, peers: &[String]) -> Result<()> {
     let peers: Vec<_> = peers.iter().map(|peer| format!("{peer:?}")).collect();
+    // What needs no line has none.
+    let directory = match Directory::DEFAULT {
+        Directory::Static => String::new(),
+        other => format!("directory = {:?}\n", other.in_words()),
+    };
     let text = format!(
-        "# What this node is to do; all else has defaults.\nname = {name:?}\nlisten = \"{}\"\npeers = [{}]\n",
+        "# What this node is to do; all else has defaults.\nname = {name:?}\nlisten = \"{}\"\npeers = [{}]\n{directory}",
         args.listen,
         peers.join(", "),
     );
@@ -373,6 +379,7 @@ fn status(state: &State, args: &StatusArgs) -> Result<()> {
             "no"
         },
     );
+    text += &directory(&status.directory);
     for authority in &status.authorities {
         let until = authority.until.as_ref();
         let until = until.map_or_else(String::new, |until| format!(", until {until}"));
@@ -403,6 +410,23 @@ fn status(state: &State, args: &StatusArgs) -> Result<()> {
         );
     }
     say(text.trim_end())
+}
+
+/// Which directory it has, and how that is.
+fn directory(status: &DirectoryStatus) -> String {
+    let Some(state) = status.state else {
+        return format!("directory    {}\n", status.kind);
+    };
+    let failure = status.failure.as_ref();
+    let failure = failure.map_or_else(String::new, |why| format!("\n             {why}"));
+    format!(
+        "directory    {}: {}, connected with {}; names {} members, {} names of ports{failure}\n",
+        status.kind,
+        state.in_words(),
+        status.connected.len(),
+        status.members.len(),
+        status.names,
+    )
 }
 
 /// Says what is not as it should be.

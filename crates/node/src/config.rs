@@ -47,6 +47,24 @@ pub struct Config {
 pub enum Directory {
     /// The peers, and whom they know.
     Static,
+    /// The directories of all members, which tell one another over Zenoh (feature `zenoh`).
+    Zenoh,
+}
+
+impl Directory {
+    /// What a new node has: Zenoh where it is built in, which needs nothing else.
+    pub const DEFAULT: Self = match cfg!(feature = "zenoh") {
+        true => Self::Zenoh,
+        false => Self::Static,
+    };
+
+    /// As node.toml calls it.
+    pub fn in_words(self) -> &'static str {
+        match self {
+            Self::Static => "static",
+            Self::Zenoh => "zenoh",
+        }
+    }
 }
 
 /// A domain that several nodes share.
@@ -96,7 +114,7 @@ pub enum ConfigWrong {
         /// What it may be.
         allowed: &'static str,
     },
-    /// A key has a value that this version has not learnt yet.
+    /// A key has a value that this program was built without.
     NotBuilt {
         /// The key.
         key: &'static str,
@@ -104,6 +122,8 @@ pub enum ConfigWrong {
         value: &'static str,
         /// What to say instead.
         instead: &'static str,
+        /// How it is built in.
+        build: &'static str,
     },
     /// A key has a value that it may not have.
     BadValue {
@@ -131,9 +151,10 @@ impl fmt::Display for ConfigError {
                 key,
                 value,
                 instead,
+                build,
             } => write!(
                 f,
-                "`{key}` is \"{value}\", which this version does not have yet; it must be {instead}"
+                "`{key}` is \"{value}\", which this portolan-node was built without; it must be {instead}, or a portolan-node that was built with it: {build}"
             ),
             ConfigWrong::BadValue {
                 key,
@@ -154,7 +175,9 @@ const NODE_NAME: &str = "a name of 1 to 32 letters, digits, '-', '.' and '_'";
 const ADDRESS: &str = "an IP address with a port, such as \"0.0.0.0:7411\" or \"[::]:7411\"";
 const HOST: &str = "a host with a port, such as \"roof.example:7411\" or \"[2001:db8::1]:7411\"";
 const HOSTS: &str = "a list of hosts with ports, such as [\"roof.example:7411\"]";
-const DIRECTORY: &str = "\"static\"";
+const DIRECTORY: &str = "\"static\" or \"zenoh\"";
+const STATIC: &str = "\"static\"";
+const BUILD: &str = "cargo install --path crates/node --features zenoh";
 const TIME: &str = "a time from \"1ms\" to \"30d\", such as \"3s\" (units: ms, s, m, h, d)";
 const DEAD: &str = "\"never\", or a time that is longer than silent_after, such as \"30s\" (units: ms, s, m, h, d)";
 const METRICS: &str =
@@ -275,11 +298,16 @@ impl Reading<'_> {
                 "peers" => config.peers = self.list_of(key, value, HOSTS, is_address)?,
                 "directory" => {
                     let known = |text: &str| ["static", "zenoh"].contains(&text);
-                    if self.text_of(key, value, DIRECTORY, known)? == "zenoh" {
+                    config.directory = match self.text_of(key, value, DIRECTORY, known)?.as_str() {
+                        "zenoh" => Directory::Zenoh,
+                        _ => Directory::Static,
+                    };
+                    if config.directory == Directory::Zenoh && !cfg!(feature = "zenoh") {
                         let what = ConfigWrong::NotBuilt {
                             key: "directory",
                             value: "zenoh",
-                            instead: DIRECTORY,
+                            instead: STATIC,
+                            build: BUILD,
                         };
                         return Err(self.error(value.span().start, what));
                     }
@@ -549,7 +577,15 @@ domain = "prices"
     }
 
     #[test]
-    fn what_this_version_does_not_have_is_refused_by_its_line() {
+    #[cfg(feature = "zenoh")]
+    fn a_directory_that_was_built_in_is_taken() {
+        let config = read(&WHOLE.replace("\"static\"", "\"zenoh\"")).unwrap();
+        assert_eq!(config.directory, Directory::Zenoh);
+    }
+
+    #[test]
+    #[cfg(not(feature = "zenoh"))]
+    fn what_this_program_was_built_without_is_refused_by_its_line() {
         let wrong = read(&WHOLE.replace("\"static\"", "\"zenoh\"")).unwrap_err();
         assert_eq!(wrong.line, 6);
         assert!(matches!(
@@ -561,7 +597,8 @@ domain = "prices"
         ));
         let text = wrong.to_string();
         assert!(
-            text.contains("does not have yet; it must be \"static\""),
+            text.contains("was built without; it must be \"static\", or")
+                && text.contains("cargo install --path crates/node --features zenoh"),
             "{text}"
         );
     }

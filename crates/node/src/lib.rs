@@ -5,6 +5,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`config`] | node.toml |
+//! | [`directory`] | which members there are, and who has which name |
 //! | [`state`] | the state directory: one user, whole files, keys that only their owner reads |
 //! | [`authority`] | keys and certificates: made, signed, renewed |
 //! | [`statements`] | what the authority has stated to all nodes: who is refused, which key follows which |
@@ -22,6 +23,7 @@
 pub mod audit;
 pub mod authority;
 pub mod config;
+pub mod directory;
 mod ending;
 pub mod engine;
 mod error;

@@ -8,6 +8,7 @@
 //! incarnation         how often it was started       lock           held while it runs
 //! invitations/ID      0600, good once                forgotten      nodes that it refuses
 //! audit.log           who came, and who did not      control.sock   of the running node
+//! zenoh*.sock         of its directory, if that is Zenoh
 //! ```
 //!
 //! # Invariants

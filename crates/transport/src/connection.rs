@@ -176,6 +176,8 @@ pub enum Peer {
     Newcomer,
     /// The node whose key it has shown, with a certificate of our authority.
     Node(NodeId),
+    /// The same, at the end of a connection that carries what nodes' directories say: one stream.
+    Directory(NodeId),
 }
 
 /// What a call has moved.

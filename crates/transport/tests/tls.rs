@@ -257,6 +257,34 @@ fn another_node_than_the_one_expected_is_refused() {
 }
 
 #[test]
+fn directories_have_one_stream_and_show_certificates_as_links_do() {
+    let (authority, clock) = (Authority::new("authority of tests"), clock());
+    let [hall, roof] = ["hall", "roof"].map(|name| authority.node(name));
+    let mut listener = listening(&node(&hall, &clock));
+    let options = LinkOptions {
+        directories: true,
+        ..LinkOptions::default()
+    };
+    let directories = |of| links(of, options.clone(), Arc::clone(&clock) as Arc<dyn Clock>);
+    let mut met = connect(&directories(&roof), &mut listener, false);
+    assert_eq!(met.client.peer(), Peer::Directory(hall.node()));
+    let mut server = met.server.take().unwrap();
+    assert_eq!(server.peer(), Peer::Directory(roof.node()));
+    assert!(met.client.open(Class::Bulk).is_err() && server.open(Class::Bulk).is_err());
+    assert!(met.client.open(Class::Records).is_ok() && server.open(Class::Records).is_ok());
+    // A link beside it, by the same listener.
+    let link = connect(&node(&roof, &clock), &mut listener, false);
+    assert_eq!(link.server.unwrap().peer(), Peer::Node(roof.node()));
+    // One that is refused is refused here too; and a stranger is.
+    hall.forget([roof.node()]);
+    let met = connect(&directories(&roof), &mut listener, true);
+    assert!(matches!(met.failure(), TransportError::RefusedUs { .. }));
+    let stranger = Authority::new("other").node("stranger");
+    let met = connect(&directories(&stranger), &mut listener, true);
+    assert!(matches!(met.failure(), TransportError::Foreign { .. }));
+}
+
+#[test]
 fn a_newcomer_has_one_stream_where_newcomers_are_let_in_and_none_elsewhere() {
     let (authority, clock) = (Authority::new("authority of tests"), clock());
     let hall = authority.node("hall");

@@ -290,7 +290,7 @@ impl Door {
 fn who(connection: &dyn Connection, plain: NodeId) -> NodeId {
     match connection.peer() {
         Peer::Node(node) => node,
-        Peer::Newcomer | Peer::Unknown => plain,
+        Peer::Directory(_) | Peer::Newcomer | Peer::Unknown => plain,
     }
 }
 

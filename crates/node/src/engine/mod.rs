@@ -185,6 +185,10 @@ pub struct Engine {
     rights: Rights,
     /// What peers have asked about what happens here.
     asked: BTreeMap<NodeId, Vec<u8>>,
+    /// How often peers have asked for a name.
+    heard: u64,
+    /// The names that were said to be let out: the version of each domain's.
+    names_said: Option<Vec<(DomainKey, u64)>>,
     happened: Vec<Happened>,
     /// The next turn comes at once: the last one has ended before all was served, or there is something
     /// to say.
@@ -214,6 +218,8 @@ impl Engine {
             questions: Questions::default(),
             rights: Rights::default(),
             asked: BTreeMap::new(),
+            heard: 0,
+            names_said: None,
             happened: Vec::new(),
             goes_on: false,
         })
@@ -474,6 +480,7 @@ impl Engine {
                 violation,
             } => self.closes(connection, reason, violation.map(|it| it.to_string())),
             Event::Resolve { flow, domain, name } => {
+                self.heard += 1;
                 let port = self.outlet(flow.peer, &domain, &name);
                 // If not, the association is over by now.
                 let _ = self.node.lend(now, flow, port);

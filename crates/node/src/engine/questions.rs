@@ -1,7 +1,11 @@
-//! Names that programs ask for: each linked peer of the span is asked, again and again until one
-//! has the name or the program has stopped to wait.
+//! Names that programs ask for: linked peers of the span are asked, again and again until one has the
+//! name or the program has stopped to wait.
+//!
+//! Without a directory that knows names all are asked. With one, those that are said to have the name,
+//! and those that announce nothing. That is a hint: if it comes to nothing for a while, all are asked.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use portolan_abi::node::{Lent, NodeId, ResolveFailure};
@@ -12,11 +16,15 @@ use portolan::{Deadline, SendRight};
 
 use super::Engine;
 use super::machine::time;
+use crate::directory::Holders;
 
 /// How long it waits between two rounds: at first, and at the most.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
 /// A node that was not seen for so long after a program has named it is none.
 const UNKNOWN_AFTER: Duration = Duration::from_secs(1);
+
+/// How long only those are asked that a directory names, before all are; and then the longest time.
+const HINTED: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(8));
 
 /// The answer to a question.
 enum Found {
@@ -48,6 +56,9 @@ struct Question {
     pause: Duration,
     /// The node that was named is linked.
     knows_node: bool,
+    /// When all are asked, whatever a directory says, and how long it is until that is so again.
+    all_at: Duration,
+    all_pause: Duration,
 }
 
 /// All that are open.
@@ -56,6 +67,10 @@ pub(super) struct Questions {
     all: BTreeMap<u64, Question>,
     by_flow: BTreeMap<FlowKey, u64>,
     last: u64,
+    /// Who is said to have which name; `None` if no directory knows.
+    holders: Option<Arc<Holders>>,
+    /// How often peers were asked.
+    asked: u64,
 }
 
 impl Questions {
@@ -73,9 +88,20 @@ impl Questions {
     pub(super) fn count(&self) -> usize {
         self.all.len()
     }
+
+    /// How often peers were asked.
+    pub(super) fn asked(&self) -> u64 {
+        self.asked
+    }
 }
 
 impl Engine {
+    /// Who is said to have which name, from now on; `None` if that is not known, and all are asked.
+    pub fn set_holders(&mut self, holders: Option<Arc<Holders>>) {
+        self.questions.holders = holders;
+        self.ask_again();
+    }
+
     /// A program asks for a port.
     pub(super) fn question(&mut self, domain: DomainKey, query: Query) {
         let now = self.machine.now;
@@ -90,6 +116,8 @@ impl Engine {
             again: now,
             pause: PAUSES.0,
             knows_node: false,
+            all_at: now.saturating_add(HINTED.0),
+            all_pause: HINTED.0,
         };
         let id = self.questions.last;
         self.questions.all.insert(id, question);
@@ -153,7 +181,19 @@ impl Engine {
             return self.answer(id, Found::NoSuchNode);
         }
         let mut silent = None;
-        let peers: Vec<NodeId> = self.node.peers().collect();
+        // Where the node is named nobody else is asked anyway.
+        let is_hinted = now < question.all_at && wanted.is_none();
+        if now >= question.all_at {
+            question.all_pause = (2 * question.all_pause).min(HINTED.1);
+            question.all_at = now.saturating_add(question.all_pause);
+        }
+        let holders = self.questions.holders.clone().filter(|_| is_hinted);
+        let may_have = |peer: NodeId| {
+            holders.as_ref().is_none_or(|holders| {
+                !holders.announces(peer) || holders.of(&domain, &name).any(|it| it == peer)
+            })
+        };
+        let peers: Vec<NodeId> = self.node.peers().filter(|it| may_have(*it)).collect();
         for peer in peers {
             let called = self.machine.names.get(&peer).cloned().unwrap_or_default();
             let is_it = |wanted: &String| *wanted == called || *wanted == peer.to_string();
@@ -169,6 +209,7 @@ impl Engine {
             match self.node.resolve(peer, &domain, &name) {
                 Ok(flow) => {
                     question.asked.insert(flow, peer);
+                    self.questions.asked += 1;
                     self.questions.by_flow.insert(flow, id);
                 }
                 // One that is silent is asked when it is there again.

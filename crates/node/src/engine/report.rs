@@ -137,6 +137,10 @@ pub struct Report {
     pub peers: Vec<PeerReport>,
     /// Names that programs ask for.
     pub questions: usize,
+    /// How often peers were asked for a name.
+    pub names_asked: u64,
+    /// How often peers have asked for one.
+    pub names_heard: u64,
     /// Messages and answers that could not travel, or had no place here.
     pub left_behind: u64,
     /// Messages that were sent to other nodes.
@@ -211,6 +215,8 @@ impl Engine {
             spans,
             peers: self.peers(now),
             questions: self.questions.count(),
+            names_asked: self.questions.asked(),
+            names_heard: self.heard,
             left_behind: self.machine.left_behind,
             sent: self.machine.sent,
             delivered: self.machine.delivered,

@@ -1,6 +1,7 @@
 //! Domains come and go: what is lent, borrowed and asked in one ends with it.
 
-use std::time::Instant;
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
 
 use portolan::{Domain, proxy};
 use portolan_abi::node::{DeadReason, NodeId};
@@ -74,6 +75,25 @@ impl Engine {
             }
             self.node.abandon(now, request);
         }
+    }
+
+    /// The names that are let out, if they may be others than when this was called last: domains, as
+    /// nodes call them, each with the name of a port.
+    pub fn new_names(&mut self, now: Duration) -> Option<BTreeSet<(String, String)>> {
+        let spans = self.machine.spans.values_mut();
+        let versions: Vec<(DomainKey, u64)> =
+            spans.map(|span| (span.key, span.names(now).0)).collect();
+        if self.names_said.as_ref() == Some(&versions) {
+            return None;
+        }
+        self.names_said = Some(versions);
+        let mut all = BTreeSet::new();
+        for span in self.machine.spans.values_mut() {
+            let domain = span.settings.domain.clone();
+            let names = span.names(now).1.iter();
+            all.extend(names.map(|name| (domain.clone(), name.clone())));
+        }
+        Some(all)
     }
 
     /// Whether a domain is spanned.

@@ -1,6 +1,7 @@
 //! A domain that is spanned: this process's membership of it, and what it waits for there.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use portolan::proxy::{self, KnownPort, LentNotice, ProxyPort, Query, SpannedPort};
 use portolan::{Deadline, Domain, PortOptions, Token, WaitSet, Waitable};
@@ -35,7 +36,23 @@ pub(super) struct Span {
     programs: Token<proxy::Span>,
     /// Bytes of memory that a message may take: the domain's limit.
     pub(super) most: u64,
+    names: Names,
 }
+
+/// Names that are let out, as they were seen last.
+#[derive(Debug, Default)]
+struct Names {
+    all: Vec<String>,
+    /// What the domain's count of names was then.
+    count: Option<u32>,
+    /// When: names that go are not counted.
+    seen: Duration,
+    /// How often they were others than before.
+    version: u64,
+}
+
+/// How often it looks whether names have gone.
+const LOOK: Duration = Duration::from_secs(1);
 
 impl Span {
     /// Makes this process the node of a domain, by this name.
@@ -61,6 +78,7 @@ impl Span {
             things: BTreeMap::from(things),
             programs,
             most,
+            names: Names::default(),
         })
     }
 
@@ -73,6 +91,23 @@ impl Span {
     /// The port of this name, if it may be let out.
     pub(super) fn find(&self, name: &str) -> Option<SpannedPort> {
         self.set.get(self.programs)?.find(name)
+    }
+
+    /// The names of ports that are let out, and a number that changes when they do.
+    pub(super) fn names(&mut self, now: Duration) -> (u64, &[String]) {
+        let names = &mut self.names;
+        if let Some(programs) = self.set.get(self.programs) {
+            // Before the names: one that appears meanwhile is seen the next time.
+            let count = Some(programs.names_changed());
+            if names.count != count || now.saturating_sub(names.seen) >= LOOK {
+                let all = programs.names();
+                names.version += u64::from(all != names.all);
+                names.all = all;
+                names.count = count;
+                names.seen = now;
+            }
+        }
+        (names.version, &names.all)
     }
 
     /// A port that stands for one of this name on a node.

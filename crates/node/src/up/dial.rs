@@ -27,9 +27,11 @@ const MOST_OTHERS: usize = 3;
 const ANSWER: Duration = Duration::from_secs(3);
 /// Addresses of a name that are tried, at most.
 const MOST_ADDRESSES: usize = 8;
+/// The shortest time between two attempts, whatever a directory says.
+const HASTE: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
-pub(super) enum Phase {
+pub(crate) enum Phase {
     Waiting(Duration),
     Resolving(Receiver<Result<Vec<SocketAddr>, String>>),
     /// Until then, and then the rest.
@@ -40,15 +42,15 @@ pub(super) enum Phase {
 
 /// A peer that is connected to.
 #[derive(Debug)]
-pub(super) struct Dial {
-    pub(super) target: String,
+pub(crate) struct Dial {
+    pub(crate) target: String,
     /// Where it may be reached as well: tried in turn.
     others: VecDeque<String>,
     /// Who is to answer there; `None` of a peer of node.toml.
-    pub(super) expects: Option<NodeId>,
-    pub(super) phase: Phase,
+    pub(crate) expects: Option<NodeId>,
+    pub(crate) phase: Phase,
     pub(super) since: Duration,
-    pub(super) failure: Option<String>,
+    pub(crate) failure: Option<String>,
     /// Who answered there last.
     pub(super) node: Option<NodeId>,
     pause: Duration,
@@ -56,7 +58,7 @@ pub(super) struct Dial {
 
 impl Dial {
     /// A peer of node.toml.
-    pub(super) fn new(target: String, now: Duration) -> Self {
+    pub(crate) fn new(target: String, now: Duration) -> Self {
         Self {
             target,
             others: VecDeque::new(),
@@ -70,7 +72,7 @@ impl Dial {
     }
 
     /// A member that others tell of.
-    pub(super) fn heard(node: NodeId, target: String, now: Duration) -> Self {
+    pub(crate) fn heard(node: NodeId, target: String, now: Duration) -> Self {
         Self {
             expects: Some(node),
             node: Some(node),
@@ -107,14 +109,14 @@ impl Dial {
         self.others.push_back(address);
     }
 
-    pub(super) fn connection(&self) -> Option<&dyn Connection> {
+    pub(crate) fn connection(&self) -> Option<&dyn Connection> {
         match &self.phase {
             Phase::Trying(connection, ..) => Some(&**connection),
             _ => None,
         }
     }
 
-    pub(super) fn wake_at(&self) -> Option<Duration> {
+    pub(crate) fn wake_at(&self) -> Option<Duration> {
         match &self.phase {
             Phase::Waiting(until) => Some(*until),
             Phase::Trying(connection, _, until) => {
@@ -156,8 +158,16 @@ impl Dial {
         self.fail(now, why);
     }
 
+    /// It is said to be there: it is tried at once, or soon if it was tried just now.
+    pub(super) fn hasten(&mut self, now: Duration) {
+        if let Phase::Waiting(until) = &mut self.phase {
+            *until = (*until).min(now.max(self.since.saturating_add(HASTE)));
+            self.pause = SHORTEST_PAUSE;
+        }
+    }
+
     /// Goes on; a connection that is up, if it is.
-    pub(super) fn step(
+    pub(crate) fn step(
         &mut self,
         transport: &dyn Transport,
         now: Duration,
@@ -188,7 +198,7 @@ impl Dial {
                     self.attempt(transport, rest, now, &why);
                 }
                 State::Up => {
-                    let Peer::Node(node) = connection.peer() else {
+                    let (Peer::Node(node) | Peer::Directory(node)) = connection.peer() else {
                         self.fail(now, "it has shown no certificate".to_owned());
                         return None;
                     };
@@ -255,5 +265,37 @@ impl Dial {
             }
         }
         self.fail(now, why);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_member_that_is_said_to_be_there_is_tried_soon_and_not_without_end() {
+        let second = Duration::from_secs(1);
+        let mut dial = Dial::new("192.0.2.1:1".to_owned(), Duration::ZERO);
+        for _ in 0..10 {
+            dial.fail(100 * second, "no answer".to_owned());
+        }
+        assert!(dial.wake_at() > Some(102 * second));
+        // It was tried just now.
+        dial.hasten(100 * second);
+        assert_eq!(dial.wake_at(), Some(101 * second));
+        dial.hasten(110 * second);
+        assert_eq!(
+            dial.wake_at(),
+            Some(101 * second),
+            "its time has come already"
+        );
+        for _ in 0..10 {
+            dial.fail(200 * second, "no answer".to_owned());
+        }
+        dial.hasten(202 * second);
+        assert_eq!(dial.wake_at(), Some(202 * second));
+        dial.linked(203 * second);
+        dial.hasten(203 * second);
+        assert_eq!(dial.wake_at(), None);
     }
 }

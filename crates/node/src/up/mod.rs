@@ -13,8 +13,9 @@
 
 mod clients;
 mod control;
-mod dial;
+pub(crate) mod dial;
 mod inspections;
+mod known;
 mod log;
 mod members;
 mod metrics;
@@ -50,6 +51,7 @@ pub use trust::state_in;
 use crate::audit::{self, Event};
 use crate::authority;
 use crate::config::Config;
+use crate::directory::{Directory, Seat, Static, of_config};
 use crate::ending::Ending;
 use crate::engine::{Engine, Happened, Report};
 use crate::join::{Guest, Rates};
@@ -58,6 +60,7 @@ use crate::{NodeError, Result};
 use control::Control;
 use dial::{Dial, Phase};
 use inspections::Inspections;
+use known::Known;
 use members::Members;
 use metrics::{Counts, Metrics};
 use others::Others;
@@ -99,7 +102,22 @@ pub fn run(
     start: Start,
     ready: impl FnOnce(&Status),
 ) -> Result<()> {
-    let mut node = Node::new(state, clock, start)?;
+    run_with(state, clock, start, of_config, ready)
+}
+
+/// The same with a directory that the caller makes, whatever node.toml says of it.
+///
+/// # Errors
+///
+/// As [`run`].
+pub fn run_with(
+    state: &State,
+    clock: Arc<dyn Clock>,
+    start: Start,
+    directory: impl FnOnce(&Config, Seat) -> Box<dyn Directory>,
+    ready: impl FnOnce(&Status),
+) -> Result<()> {
+    let mut node = Node::new(state, clock, start, directory)?;
     let ending = Ending::catch()?;
     let status = node.status();
     ready(&status);
@@ -133,6 +151,8 @@ struct Node {
     listener: Box<dyn Listener>,
     dials: Vec<Dial>,
     members: Members,
+    directory: Box<dyn Directory>,
+    known: Known,
     guests: Vec<Guest>,
     rates: Rates,
     /// There, but while it answers.
@@ -158,7 +178,12 @@ struct Node {
 }
 
 impl Node {
-    fn new(state: &State, clock: Arc<dyn Clock>, start: Start) -> Result<Self> {
+    fn new(
+        state: &State,
+        clock: Arc<dyn Clock>,
+        start: Start,
+        directory: impl FnOnce(&Config, Seat) -> Box<dyn Directory>,
+    ) -> Result<Self> {
         let config = state.config()?;
         // Before the incarnation is used up: what can be wrong is looked at first.
         let today = Moment {
@@ -173,7 +198,7 @@ impl Node {
         let running = state.run()?;
         let options = LinkOptions {
             newcomers: true,
-            only: None,
+            ..LinkOptions::default()
         };
         let transport = links(&cluster, options, Arc::clone(&clock));
         let listener = match taken.listener_at(config.listen) {
@@ -182,6 +207,7 @@ impl Node {
         };
         let now = clock.now();
         let event = EventFd::new().map_err(NodeError::system("cannot make a descriptor"))?;
+        let event = Arc::new(event);
         let poller = Poller::new().map_err(NodeError::system("cannot make a descriptor"))?;
         let others = Others::new().map_err(NodeError::system("cannot make a descriptor"))?;
         let dials = config.peers.iter();
@@ -210,10 +236,12 @@ impl Node {
             traced: BTreeMap::new(),
             engine,
             id: cluster.node(),
-            names: Arc::new(event),
+            names: Arc::clone(&event),
             state: state.clone(),
             guests: Vec::new(),
             members: Members::default(),
+            directory: Box::new(Static),
+            known: Known::default(),
             rates: Rates::default(),
             looks_at: now,
             refusals: 0,
@@ -237,6 +265,15 @@ impl Node {
             let _ = node.spans.asked(&domain, &place, now);
         }
         node.tell_members();
+        // Last: nothing can go wrong any more.
+        let seat = Seat {
+            cluster: node.cluster.clone(),
+            state: state.clone(),
+            clock: Arc::clone(&node.clock),
+            rings: event,
+        };
+        node.directory = directory(&node.config, seat);
+        node.keep_directory();
         Ok(node)
     }
 
@@ -275,7 +312,8 @@ impl Node {
             .chain(self.control.as_ref().and_then(|it| it.wake_at(now)))
             .chain(self.programs.wake_at())
             .chain(self.metrics.as_ref().and_then(|it| it.wake_at(now)))
-            .chain(self.spans.wake_at());
+            .chain(self.spans.wake_at())
+            .chain(self.directory_at());
         let due = wakes.chain([self.looks_at]).chain(self.trust.cuts_at);
         let due = due.min().unwrap_or(now);
         let wake = self.engine.wake_at().map_or(due, |wake| wake.min(due));
@@ -305,6 +343,7 @@ impl Node {
         self.hear_engine();
         if is_called {
             self.keep_spans();
+            self.keep_directory();
             self.answer_commands();
             self.answer_metrics();
         }
@@ -340,6 +379,7 @@ impl Node {
         let from = remote.as_ref().map(ToString::to_string).unwrap_or_default();
         match connection.peer() {
             Peer::Node(node) => self.adopt(connection, node, false),
+            Peer::Directory(node) => self.directory.take(node, connection),
             Peer::Newcomer => {
                 let ip = match remote {
                     Some(Address::Internet(address)) => address.ip(),
@@ -617,6 +657,7 @@ impl Node {
             self.answer_commands();
             std::thread::sleep(Duration::from_millis(1));
         }
+        self.directory.end();
         match undelivered {
             0 => self.log("left"),
             some => self.log(&format!(

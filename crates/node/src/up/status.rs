@@ -10,6 +10,7 @@ use super::control::{Ask, ask};
 use super::dial::{Dial, Phase};
 use super::metrics::Metrics;
 use crate::authority::{Authority, renew_at};
+use crate::directory::DirectoryStatus;
 use crate::engine::{LostReport, Report, RightsReport, SpanReport};
 use crate::state::State;
 use crate::{NodeError, Result};
@@ -39,6 +40,9 @@ pub struct Status {
     pub forgotten: Vec<String>,
     /// Nodes that it knows, and addresses that it tries.
     pub peers: Vec<PeerStatus>,
+    /// Who tells it of members and names.
+    #[serde(default)]
+    pub directory: DirectoryStatus,
     /// Domains that it spans, or is to.
     pub spans: Vec<SpanStatus>,
     /// Messages and answers that could not travel, or had no place here.
@@ -179,6 +183,8 @@ impl Node {
             left_behind,
             lost,
             rights,
+            names_asked,
+            names_heard,
             ..
         } = self.engine.report(now);
         let spans = self.spans.status(spans);
@@ -236,6 +242,7 @@ impl Node {
             authorities: self.authorities(),
             forgotten: self.forgotten().iter().map(ToString::to_string).collect(),
             peers: linked.into_iter().chain(dialled).collect(),
+            directory: self.directory_status(names_asked, names_heard),
             spans,
             left_behind,
             lost,

@@ -49,7 +49,8 @@ pub(crate) use elsewhere::{check_node, may_travel, node_of};
 pub(crate) use message::{from_monotonic_nanos, monotonic_nanos};
 pub(crate) use names::connect as connect_port;
 pub(crate) use names::{
-    changes as name_changes, look as look_for_port, taken as taken_name, wake_waiters,
+    changes as name_changes, look as look_for_port, shown as shown_names, taken as taken_name,
+    wake_waiters,
 };
 pub(crate) use prepare::may_leave;
 pub(crate) use request::answer_for_dead;

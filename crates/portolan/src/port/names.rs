@@ -191,6 +191,24 @@ fn find(member: &Member, name: &str) -> Option<(PortName, bool)> {
     })
 }
 
+/// The names that can be found, each with the status of its port.
+pub(crate) fn shown(member: &Member) -> Vec<(String, PortStatus)> {
+    let tables = member.tables();
+    let shown = tables.used_ports().filter_map(|(index, entry)| {
+        let load = || entry.control.status.load(Ordering::Acquire);
+        let before = load();
+        let status = PortStatus::unpack(before);
+        if !matches!(status.phase, PortPhase::Open | PortPhase::Moving) {
+            return None;
+        }
+        let name = read_text(&entry.name.words);
+        // What is being written, or has gone meanwhile, is not shown, or not of this status.
+        let is_shown = NameHash::of(&name).is_shown(&tables.names[usize::from(index)]);
+        (!name.is_empty() && is_shown && load() == before).then_some((name, status))
+    });
+    shown.collect()
+}
+
 /// A port that has this name, or is about to; its owner's space.
 fn owner(entry: &PortEntry, name: &str) -> Option<u8> {
     let status = PortStatus::unpack(entry.control.status.load(Ordering::Acquire));

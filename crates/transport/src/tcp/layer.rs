@@ -13,8 +13,8 @@ pub(crate) trait Secure: fmt::Debug + Send + Sync {
     fn client(&self) -> Result<Box<dyn Layer>, TransportError>;
     /// Of a socket that was accepted here.
     fn server(&self) -> Result<Box<dyn Layer>, TransportError>;
-    /// Whether it makes connections of newcomers, which have one stream only.
-    fn is_newcomer(&self) -> bool;
+    /// Whether it makes connections that have one stream only: of newcomers, of directories.
+    fn has_one_stream(&self) -> bool;
 }
 
 /// What a layer has moved: bytes, `Some(0)` at the authentic end, `None` if none can be moved now.

@@ -215,8 +215,16 @@ impl HalfOpen {
             && let Some(bytes) = self.wire.greeted()
         {
             let preface = preface(&bytes)?;
-            if self.wire.peer() == Peer::Newcomer && preface.carries != Carries::Only {
-                return Err(TransportError::NoCertificate);
+            match self.wire.peer() {
+                Peer::Newcomer if preface.carries != Carries::Only => {
+                    return Err(TransportError::NoCertificate);
+                }
+                Peer::Directory(_) if preface.carries != Carries::Only => {
+                    return Err(TransportError::NotPortolan {
+                        what: "a directory's connection has one stream".to_owned(),
+                    });
+                }
+                _ => {}
             }
             self.preface = Some(preface);
         }

@@ -118,8 +118,8 @@ impl Transport for Tcp {
     fn connect(&self, address: &Address) -> Result<Box<dyn Connection>, TransportError> {
         let to = Self::internet(address)?;
         let link = process::random().map_err(TransportError::system("cannot draw a number"))?;
-        let is_newcomer = self.secure.as_ref().is_some_and(|s| s.is_newcomer());
-        let carried = match is_newcomer {
+        let is_single = self.secure.as_ref().is_some_and(|s| s.has_one_stream());
+        let carried = match is_single {
             true => &[Carries::Only][..],
             false => &[Carries::Records, Carries::Bulk],
         };

@@ -10,10 +10,10 @@
 //! | `verifier` | whether a peer's certificate is accepted, and if not, why |
 //! | `session` | one TLS session as a layer of a TCP connection |
 //!
-//! What a client wants is said by the protocol's name in its first packet (ALPN): a *link*, for
-//! which it must show a certificate, or to *join*, for which it has none yet. A newcomer's
-//! connection has one stream, and its [`peer`](crate::Connection::peer) is
-//! [`Newcomer`](crate::Peer::Newcomer).
+//! What a client wants is said by the protocol's name in its first packet (ALPN): a *link*, or a
+//! connection of *directories*, for which it must show a certificate, or to *join*, for which it has
+//! none yet. The latter two have one stream, and their [`peer`](crate::Connection::peer) is
+//! [`Directory`](crate::Peer::Directory) or [`Newcomer`](crate::Peer::Newcomer).
 //!
 //! Nothing is resumed: each connection shows and checks certificates anew, so a node that is
 //! forgotten, or whose certificate has expired, cannot come back by a session of before.
@@ -43,6 +43,8 @@ use verifier::{Trust, Verdict, Verifier};
 const LINK: &[u8] = b"portolan-link/1";
 /// The protocol's name of a newcomer's connection.
 const JOIN: &[u8] = b"portolan-join/1";
+/// The protocol's name of a connection between directories.
+const DIRECTORY: &[u8] = b"portolan-directory/1";
 
 /// What a node's connections are like: by default without newcomers, to any node of the cluster.
 #[derive(Clone, Debug, Default)]
@@ -51,6 +53,9 @@ pub struct LinkOptions {
     pub newcomers: bool,
     /// Connections go to this node alone.
     pub only: Option<NodeId>,
+    /// Connections that are made here are between directories. Those that are accepted are what their
+    /// clients say.
+    pub directories: bool,
 }
 
 /// Links between nodes of a cluster.
@@ -109,7 +114,12 @@ impl Secure for Links {
             .dangerous()
             .with_custom_certificate_verifier(verifier)
             .with_client_cert_resolver(self.cluster.resolver());
-        client(config, LINK, verdict)
+        let protocol = if self.options.directories {
+            DIRECTORY
+        } else {
+            LINK
+        };
+        client(config, protocol, verdict)
     }
 
     fn server(&self) -> Result<Box<dyn Layer>, TransportError> {
@@ -128,7 +138,11 @@ impl Secure for Links {
                     false => builder.with_client_cert_verifier(verifier.clone()),
                 };
                 let mut config = builder.with_cert_resolver(cluster.resolver());
-                let name = if is_join { JOIN } else { LINK };
+                let name = match protocol {
+                    _ if is_join => JOIN,
+                    DIRECTORY => DIRECTORY,
+                    _ => LINK,
+                };
                 config.alpn_protocols = vec![name.to_vec()];
                 config.send_tls13_tickets = 0;
                 config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
@@ -138,8 +152,8 @@ impl Secure for Links {
         Ok(Box::new(Session::server(Box::new(chosen), verdict)))
     }
 
-    fn is_newcomer(&self) -> bool {
-        false
+    fn has_one_stream(&self) -> bool {
+        self.options.directories
     }
 }
 
@@ -174,7 +188,7 @@ impl Secure for Newcomer {
         Err(TransportError::NoCertificate)
     }
 
-    fn is_newcomer(&self) -> bool {
+    fn has_one_stream(&self) -> bool {
         true
     }
 }
@@ -208,6 +222,11 @@ type Chosen = Box<dyn Fn(&[u8]) -> Result<Arc<ServerConfig>, TransportError> + S
 /// Whether a server's session is a newcomer's.
 fn is_join(connection: &ServerConnection) -> bool {
     connection.alpn_protocol() == Some(JOIN)
+}
+
+/// Whether a session is between directories.
+fn is_directory(connection: &rustls::Connection) -> bool {
+    connection.alpn_protocol() == Some(DIRECTORY)
 }
 
 fn owned(certificates: &[Vec<u8>]) -> Vec<CertificateDer<'static>> {

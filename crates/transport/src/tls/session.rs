@@ -10,7 +10,7 @@ use rustls::{AlertDescription, ClientConnection, Connection, Error};
 
 use super::certificate::Certificate;
 use super::verifier::Verdict;
-use super::{Chosen, is_join};
+use super::{Chosen, is_directory, is_join};
 use crate::tcp::layer::{Layer, Moved};
 use crate::{Peer, TransportError};
 
@@ -188,10 +188,15 @@ impl Session {
         {
             return Ok(Peer::Newcomer);
         }
+        let is_directory = is_directory(session);
         let chain = session.peer_certificates();
         let first = chain.and_then(<[_]>::first);
         let certificate = first.ok_or(TransportError::NoCertificate)?;
-        Ok(Peer::Node(Certificate::read(certificate)?.node()))
+        let node = Certificate::read(certificate)?.node();
+        Ok(match is_directory {
+            true => Peer::Directory(node),
+            false => Peer::Node(node),
+        })
     }
 
     /// Whether there is something to receive that has been decrypted.

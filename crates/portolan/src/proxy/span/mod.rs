@@ -36,7 +36,9 @@ pub use nodes::Node;
 pub use query::Query;
 
 use super::ProxyPort;
-use crate::port::{bind_port, check_node, look_for_port, node_of, taken_name};
+use crate::port::{
+    bind_port, check_node, look_for_port, name_changes, node_of, shown_names, taken_name,
+};
 use crate::space::Member;
 use crate::space::entry::has_died;
 use crate::wait::Armable;
@@ -224,6 +226,39 @@ impl Span {
             synchronous: status.synchronous,
             slots,
         })
+    }
+
+    /// The names of all ports that [`find`](Self::find) finds, in no order.
+    ///
+    /// ```
+    /// use portolan::proxy::Span;
+    /// use portolan::{Domain, PortOptions};
+    /// let domain = Domain::private()?;
+    /// let mut span = Span::begin(&domain, "hall")?;
+    /// let before = span.names_changed();
+    /// let upper = domain.bind(PortOptions::named("upper").spanned())?;
+    /// let lower = domain.bind(PortOptions::named("lower"))?;
+    /// assert_eq!(span.names(), ["upper"]);
+    /// assert_ne!(span.names_changed(), before);
+    /// span.set_ports(["lower"]);
+    /// drop(upper);
+    /// assert_eq!(span.names(), ["lower"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn names(&self) -> Vec<String> {
+        let shown = shown_names(self.member()).into_iter();
+        let out = shown.filter(|(name, status)| {
+            let is_out = status.spanned || self.ports.contains(name);
+            is_out && name != NODE_PORT && !status.proxied && !status.shared
+        });
+        out.map(|(name, _)| name).collect()
+    }
+
+    /// A number that changes whenever a name appears in the domain, and sometimes when none has. Names
+    /// that go do not change it.
+    pub fn names_changed(&self) -> u32 {
+        // Acquire: what is looked for after this was there when the number was this one.
+        name_changes(self.member()).load(Ordering::Acquire)
     }
 
     /// Names that are let out as if their ports had been bound
