@@ -16,7 +16,10 @@ pub(crate) fn verdicts(report: &Report) -> String {
         report.build.features(),
         report.build.compiler
     );
-    for said in [report.unfinished(), report.pace()].into_iter().flatten() {
+    for said in [report.tally(), report.unfinished(), report.pace()]
+        .into_iter()
+        .flatten()
+    {
         text += &format!("\n{said}\n");
     }
     for record in &report.records {
@@ -111,12 +114,8 @@ fn reason(experiment: &str, verdict: &Verdict) -> String {
 
 fn row(experiment: &str, verdict: &Verdict) -> String {
     let mut answer = verdict.holds.name().to_owned();
-    if !verdict.doubts.is_empty() {
-        let why = verdict.doubts.join("; ");
-        answer += &format!(
-            " (by its figures: {}; but {why})",
-            verdict.by_figures.name()
-        );
+    if let Some(why) = verdict.doubt() {
+        answer += &format!(" ({why})");
     }
     // What decides comes first; of a model all stand beside.
     let claim = ALL.iter().find(|claim| claim.id == verdict.id);
@@ -138,7 +137,7 @@ fn row(experiment: &str, verdict: &Verdict) -> String {
 /// "gain: 65.0 % (64.5 % to 65.5 %), the paper's 12.6 %".
 fn figure(figure: &Figure) -> String {
     let Figure { name, unit, cell } = figure;
-    let here = cell.show(*unit).unwrap_or_else(|| "not measured".into());
+    let here = cell.show(*unit).unwrap_or_else(|| "no figure".into());
     let range = cell.range.filter(|[lower, upper]| lower != upper);
     let range = range.map_or_else(String::new, |range| {
         let [lower, upper] = range.map(|value| unit.show(value));

@@ -338,6 +338,9 @@ pub(crate) struct Verdict {
     pub(crate) by_figures: Answer,
     /// The answer: the same, unless the figures are in doubt.
     pub(crate) holds: Answer,
+    /// Why the figures leave it open, where they do.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) open: Vec<String>,
     /// Why the figures decide nothing: what happened while they were measured.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) doubts: Vec<String>,
@@ -381,6 +384,17 @@ pub(crate) struct Figure {
 }
 
 impl Answer {
+    pub(crate) const ALL: [Self; 8] = [
+        Self::Holds,
+        Self::DoesNotHold,
+        Self::CannotTell,
+        Self::Model,
+        Self::Fit,
+        Self::NotBuilt,
+        Self::NoHardware,
+        Self::ByHand,
+    ];
+
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Holds => "holds",
@@ -425,13 +439,18 @@ impl Verdict {
         }
     }
 
-    /// Why the figures decide nothing, as a sentence.
+    /// Why it cannot be told, without the sentence's end: what the figures say, and why that decides
+    /// nothing; or what they leave open.
     pub(crate) fn doubt(&self) -> Option<String> {
-        let doubts = self.doubts.join("; ");
-        (!doubts.is_empty()).then(|| {
+        let (doubts, open) = (self.doubts.join("; "), self.open.join("; "));
+        if !doubts.is_empty() {
             let by_figures = self.by_figures.name();
-            format!("By its figures: {by_figures}; but {doubts}.")
-        })
+            Some(format!("by its figures: {by_figures}; but {doubts}"))
+        } else if !open.is_empty() {
+            Some(open)
+        } else {
+            None
+        }
     }
 
     /// Whether the other judges the same claim of the same case.

@@ -1,11 +1,12 @@
 //! A report holds a whole run: it is kept as JSON, shown, and compared with an earlier one.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::claims::Claim;
+use crate::claims::{self, Claim};
 use crate::error::{LabError, Result};
 use crate::experiment::Experiment;
 use crate::load;
@@ -196,6 +197,40 @@ impl Report {
             Unit::Seconds.show(before),
             Unit::Seconds.show(after)
         ))
+    }
+
+    /// Judges by the rules of today what this run measured, whichever rules were there then.
+    pub(crate) fn judge_again(&mut self) {
+        for record in &mut self.records {
+            if let Ending::Done(outcome) = &mut record.result {
+                outcome.verdicts.iter_mut().for_each(claims::judge_again);
+            }
+        }
+        self.settle();
+    }
+
+    /// How many verdicts there are, on how many of the claims, and how many of each answer.
+    pub(crate) fn tally(&self) -> Option<String> {
+        let outcomes = self.records.iter().filter_map(Record::outcome);
+        let verdicts: Vec<&Verdict> = outcomes.flat_map(|outcome| &outcome.verdicts).collect();
+        let claims: BTreeSet<&str> = verdicts.iter().map(|verdict| verdict.id.as_str()).collect();
+        let each = Answer::ALL.into_iter().filter_map(|answer| {
+            let count = verdicts
+                .iter()
+                .filter(|verdict| verdict.holds == answer)
+                .count();
+            (count > 0).then(|| format!("{} {count}", answer.name()))
+        });
+        (!verdicts.is_empty()).then(|| {
+            format!(
+                "{} verdicts on {} of {} claims, some of which are judged for several cases or by two \
+                 experiments: {}.",
+                verdicts.len(),
+                claims.len(),
+                claims::table::ALL.len(),
+                each.collect::<Vec<_>>().join(", ")
+            )
+        })
     }
 
     /// Takes back the answers whose figures are in doubt: those measured beside others' work or
@@ -443,7 +478,6 @@ impl Report {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::claims;
     use crate::outcome::Cell;
     use crate::unit::Unit;
 
@@ -574,7 +608,7 @@ mod tests {
                     None => assert_eq!(judged.holds, by_figures),
                     Some(says) => {
                         assert_eq!(judged.holds, Answer::CannotTell);
-                        let says = format!("By its figures: {}; but ", by_figures.name())
+                        let says = format!("by its figures: {}; but ", by_figures.name())
                             + &{
                                 assert!(judged.doubts[0].contains(says), "{:?}", judged.doubts);
                                 judged.doubts[0].clone()
@@ -586,6 +620,45 @@ mod tests {
                 assert_eq!(page.contains("class=\"doubt\""), says.is_some());
             }
         }
+    }
+
+    #[test]
+    fn a_run_says_how_many_of_each_answer_it_has() {
+        let mut report = finding(&[("pages", 0.5, STEADY, None), ("tables", 2.0, STEADY, None)]);
+        report.settle();
+        let tally = report.tally().unwrap();
+        let all = claims::table::ALL.len();
+        // Two experiments that differ on one claim, and a fit beside each.
+        assert!(
+            tally.starts_with(&format!("4 verdicts on 2 of {all} claims")),
+            "{tally}"
+        );
+        assert!(tally.ends_with(": cannot tell 2, fit 2."), "{tally}");
+        let page = crate::page::render(&report, None);
+        let text = crate::text::report(&report, None);
+        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let markdown = crate::markdown::verdicts(&report);
+        for shown in [page, text, markdown] {
+            assert!(shown.contains(&tally), "{shown}");
+        }
+        assert_eq!(Report::example().tally(), None);
+    }
+
+    #[test]
+    fn judged_again_an_earlier_run_keeps_its_doubts() {
+        let mut report = finding(&[("pages", 0.5, STEADY, Some(0.9))]);
+        let Ending::Done(outcome) = &mut report.records[0].result else {
+            panic!("it was done");
+        };
+        // As a rule of then answered.
+        let by_figures = outcome.verdicts[0].by_figures;
+        outcome.verdicts[0].by_figures = Answer::DoesNotHold;
+        outcome.verdicts[0].rule = "another rule".to_owned();
+        report.judge_again();
+        let verdict = &verdicts(&report, 0)[0];
+        assert_eq!(verdict.by_figures, by_figures);
+        assert!(verdict.rule.starts_with("It holds if"), "{}", verdict.rule);
+        assert_eq!(verdict.holds, Answer::CannotTell);
     }
 
     #[test]

@@ -48,7 +48,8 @@ pub(crate) fn claims(args: &ClaimsArgs) -> Result<()> {
 }
 
 pub(crate) fn verdicts(args: &VerdictsArgs) -> Result<()> {
-    let report = Report::read(&args.report)?;
+    let mut report = Report::read(&args.report)?;
+    report.judge_again();
     match &args.docs {
         Some(directory) => docs::write(directory, &report),
         None => Ok(out::print(&markdown::verdicts(&report))?),

@@ -50,7 +50,10 @@ pub(crate) fn report(report: &Report, earlier: Option<&Report>) -> String {
     if let Some(earlier) = earlier {
         text += &wrapped(&format!("beside {}", earlier.origin()));
     }
-    for said in [report.unfinished(), report.pace()].into_iter().flatten() {
+    for said in [report.tally(), report.unfinished(), report.pace()]
+        .into_iter()
+        .flatten()
+    {
         text += &wrapped(&said);
     }
     text += &wrapped(&report.covers());
@@ -152,7 +155,7 @@ fn verdict(verdict: &Verdict, earlier: Earlier<'_>) -> String {
     let then = then.unwrap_or_default();
     let doubt = verdict
         .doubt()
-        .map_or_else(String::new, |doubt| doubt + " ");
+        .map_or_else(String::new, |doubt| format!("It cannot be told: {doubt}. "));
     let figures: Vec<String> = verdict
         .figures
         .iter()

@@ -52,7 +52,14 @@ impl Unit {
             }
             Self::Bytes => size(value),
             Self::Times => format!("{} ×", digits(value)),
-            Self::Share => format!("{:.1} %", value * 100.0),
+            Self::Share => {
+                let percent = format!("{:.1} %", value * 100.0);
+                // Nothing, from whichever side.
+                match percent.as_str() {
+                    "-0.0 %" => "0.0 %".to_owned(),
+                    _ => percent,
+                }
+            }
             Self::Count => digits(value),
         }
     }
@@ -139,6 +146,9 @@ mod tests {
         assert_eq!(Unit::Bytes.show(8192.0), "8 KiB");
         assert_eq!(Unit::Bytes.show(10_000.0), "9.77 KiB");
         assert_eq!(Unit::Share.show(0.435), "43.5 %");
+        assert_eq!(Unit::Share.show(-0.0), "0.0 %");
+        assert_eq!(Unit::Share.show(-0.000_4), "0.0 %");
+        assert_eq!(Unit::Share.show(-0.04), "-4.0 %");
         assert_eq!(Unit::Times.show(2.4), "2.40 ×");
         assert_eq!(Unit::Count.show(14.0), "14");
         assert_eq!(Unit::Count.quote(2030.0 / 4.7), "432");

@@ -6,8 +6,8 @@
 mod support;
 
 use support::{
-    array, at_least, at_most, cell, figures_are_sound, follow_from, follows_from, lab, quick, rows,
-    table, verdict, verdict_of, why_left_out,
+    array, at_least, at_most, cell, figure, figures_are_sound, follow_from, follows_from, lab,
+    quick, rows, table, verdict, verdict_of, why_left_out,
 };
 
 #[test]
@@ -40,12 +40,20 @@ fn a_chain_has_every_length_for_every_carrier() {
     }
     // Of each size by itself.
     for size in ["64 KiB", "2 MiB"] {
-        for (id, more) in [
-            ("copying-amplified", "moved less copied"),
-            ("forwarders-pass-false", "closed less opened"),
-        ] {
-            let more = format!("a further forwarder: {more}");
-            follows_from(verdict_of(&outcome, id, size), &more, at_most(0.0));
+        let amplified = verdict_of(&outcome, "copying-amplified", size);
+        let more = "a further forwarder: moved less copied";
+        follows_from(amplified, more, at_most(0.0));
+        let hint = verdict_of(&outcome, "forwarders-pass-false", size);
+        let more = "a further forwarder: closed less opened";
+        let closed = figure(hint, "left closed, each forwarder");
+        if closed["range"][0]
+            .as_f64()
+            .is_some_and(|least| least >= 0.0)
+        {
+            follows_from(hint, more, at_most(0.0));
+        } else {
+            // A forwarder takes something: where the figures deny it they tell nothing.
+            assert_eq!(hint["by_figures"], "cannot tell", "{hint}");
         }
     }
 }

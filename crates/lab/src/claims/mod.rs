@@ -9,9 +9,11 @@
 //! A verdict can be made in no other way than from a claim of the table ([`Claim::verdict`]), so
 //! two experiments that judge one claim use one rule. A rule looks at the middle half of the
 //! measurements: a condition is met where all of that half lies within the bounds, and missed
-//! where none of it does; else it cannot be told. What follows from a model's constants alone is
+//! where none of it does; else it cannot be told, and the verdict says why. A condition may be *presumed*:
+//! where it is not met, the others say nothing. What follows from a model's constants alone is
 //! no measurement: its rule is [`Rule::Model`] or [`Rule::Fit`], which never answer *holds*; nor do
-//! [`Rule::NoHardware`] and [`Rule::ByHand`].
+//! [`Rule::NoHardware`] and [`Rule::ByHand`]. The rules judge an earlier run's figures, too
+//! ([`judge_again`]).
 
 mod dash;
 #[cfg(test)]
@@ -29,7 +31,7 @@ use crate::unit::Unit;
 /// What all rules have in common, for people.
 pub(crate) const UNTOLD: &str = "About n is within a quarter of n, and n times as much within a quarter of what \
     that is more than once: the papers themselves call 37 µs about 30. It cannot be told whether a claim holds where the middle half of the measurements lies \
-    on both sides of a bound of its rule, where a figure is missing, where others took more than half a \
+    on both sides of a bound of its rule, where a figure is missing or what the rule presumes is not so, where others took more than half a \
     processor or a cache line's time changed by more than a half while the experiment ran, or where two \
     experiments differ by the same rule. What a model gives, with the paper's parameters or with this \
     machine's, or the delay that the lab chose for a link, is called model, or fit where the constants of a \
@@ -74,6 +76,10 @@ pub(crate) struct Condition {
     pub(crate) most: Option<f64>,
     /// The paper's own figure.
     pub(crate) paper: Option<f64>,
+    /// Why there is no figure, where there is none although all was measured; empty if that cannot be.
+    pub(crate) absent: &'static str,
+    /// Without it the other figures say nothing: where it is not met, it cannot be told.
+    pub(crate) presumed: bool,
 }
 
 /// A measured figure, and what the middle half of its measurements lies between.
@@ -106,12 +112,42 @@ impl Claim {
             rule: self.rule.words(),
             by_figures: answer,
             holds: answer,
+            open: self.rule.open(found),
             doubts: Vec::new(),
             paragraph: String::new(),
             figures: conditions
                 .map(|(index, condition)| condition.figure(at(index)))
                 .collect(),
         }
+    }
+
+    /// Answers by the rule of today what was measured then. A verdict of which a figure has no place there,
+    /// because its rule was another one, stays as it was.
+    fn again(&self, verdict: &mut Verdict) {
+        let figure = |condition: &Condition| {
+            let mut named = verdict.figures.iter();
+            named.find(|figure| figure.name == condition.what && figure.unit == condition.unit)
+        };
+        let figures: Option<Vec<&Figure>> = self.rule.conditions().iter().map(figure).collect();
+        let Some(figures) = figures else {
+            return;
+        };
+        let found: Vec<Option<Estimate>> =
+            figures.iter().map(|it| Estimate::of(&it.cell)).collect();
+        let answer = self.rule.answer(&found);
+        verdict.open = self.rule.open(&found);
+        (verdict.by_figures, verdict.holds) = (answer, answer);
+        verdict.rule = self.rule.words();
+        self.says.clone_into(&mut verdict.claim);
+        self.section.clone_into(&mut verdict.section);
+    }
+}
+
+/// Answers by the rules of today what an earlier run measured; doubts about it are the report's.
+pub(crate) fn judge_again(verdict: &mut Verdict) {
+    let mut claims = table::ALL.iter();
+    if let Some(claim) = claims.find(|claim| claim.id == verdict.id) {
+        claim.again(verdict);
     }
 }
 
@@ -138,13 +174,29 @@ impl Rule {
             .enumerate()
             .map(|(index, condition)| condition.is_met(at(index)?))
             .collect();
-        if met.contains(&Some(false)) {
+        let unfounded = |(condition, met): (&Condition, &Option<bool>)| {
+            condition.presumed && *met != Some(true)
+        };
+        if conditions.iter().zip(&met).any(unfounded) {
+            Answer::CannotTell
+        } else if met.contains(&Some(false)) {
             Answer::DoesNotHold
         } else if met.contains(&None) {
             Answer::CannotTell
         } else {
             Answer::Holds
         }
+    }
+
+    /// Why the figures cannot tell, one reason for each that leaves it open; none where they can.
+    fn open(&self, found: &[Option<Estimate>]) -> Vec<String> {
+        if self.answer(found) != Answer::CannotTell {
+            return Vec::new();
+        }
+        let conditions = self.conditions().iter().enumerate();
+        let why =
+            |(at, condition): (usize, &Condition)| condition.open(found.get(at).copied().flatten());
+        conditions.filter_map(why).collect()
     }
 
     /// The rule for people.
@@ -165,8 +217,18 @@ impl Rule {
                     .to_owned()
             }
             Self::All(conditions) => {
-                let conditions: Vec<String> = conditions.iter().map(Condition::words).collect();
-                format!("It holds if {}.", conditions.join(", and "))
+                let words = |presumed: bool| {
+                    let of_kind = conditions.iter().filter(|it| it.presumed == presumed);
+                    of_kind
+                        .map(Condition::words)
+                        .collect::<Vec<_>>()
+                        .join(", and ")
+                };
+                let presumed = match words(true) {
+                    none if none.is_empty() => none,
+                    some => format!(" It cannot be told unless {some}."),
+                };
+                format!("It holds if {}.{presumed}", words(false))
             }
         }
     }
@@ -186,6 +248,35 @@ impl Condition {
             Some(false)
         } else {
             None
+        }
+    }
+
+    /// Why it cannot be told whether it is met, or why nothing else can where it is not.
+    fn open(&self, found: Option<Estimate>) -> Option<String> {
+        let what = self.what;
+        let Some(estimate) = found else {
+            let why = match self.absent {
+                "" => String::new(),
+                why => format!(", because {why}"),
+            };
+            return Some(format!("there is no \u{201c}{what}\u{201d}{why}"));
+        };
+        match self.is_met(estimate) {
+            Some(true) => None,
+            Some(false) => self.presumed.then(|| {
+                let found = self.unit.show(estimate.middle);
+                format!("\u{201c}{what}\u{201d} is {found}, without which the rest says nothing")
+            }),
+            None => {
+                let [lower, upper] = estimate.range;
+                let bounds = [self.least, self.most].into_iter().flatten();
+                let between = bounds.filter(|bound| lower <= *bound && *bound <= upper);
+                let between: Vec<String> = between.map(|bound| self.unit.quote(bound)).collect();
+                Some(format!(
+                    "the middle half of \u{201c}{what}\u{201d} lies on both sides of {}",
+                    between.join(" and of ")
+                ))
+            }
         }
     }
 
@@ -228,6 +319,13 @@ impl Estimate {
             range: [kept(lower)?, kept(upper)?],
             paper: None,
         })
+    }
+
+    /// Of a figure that was kept.
+    fn of(cell: &Cell) -> Option<Self> {
+        let middle = cell.here?;
+        let [lower, upper] = cell.range.unwrap_or([middle; 2]);
+        Self::between(middle, lower, upper)
     }
 
     /// A count, or what else has no spread.
@@ -375,6 +473,8 @@ mod tests {
                 least: Some(1.0),
                 most: None,
                 paper: None,
+                absent: "",
+                presumed: false,
             },
             Condition {
                 what: "b",
@@ -382,6 +482,8 @@ mod tests {
                 least: None,
                 most: Some(2.0),
                 paper: None,
+                absent: "it was not looked for",
+                presumed: false,
             },
         ]);
         let point = Estimate::exact;
@@ -397,6 +499,15 @@ mod tests {
             assert_eq!(TWO.answer(&found), answer, "{found:?}");
         }
         assert_eq!(TWO.answer(&[]), Answer::CannotTell);
+        // Why it is open; and nothing where it is decided.
+        assert_eq!(
+            TWO.open(&[wide, None]),
+            [
+                "the middle half of \u{201c}a\u{201d} lies on both sides of 1 ×",
+                "there is no \u{201c}b\u{201d}, because it was not looked for"
+            ]
+        );
+        assert_eq!(TWO.open(&[point(0.9), None]), [""; 0]);
         let words = TWO.words();
         assert!(
             words.contains(
@@ -404,6 +515,72 @@ mod tests {
             ),
             "{words}"
         );
+    }
+
+    #[test]
+    fn where_what_is_presumed_is_not_met_nothing_can_be_told() {
+        let claim = table::FORWARDERS_PASS_FALSE;
+        let point = Estimate::exact;
+        let verdict = |less: f64, closed| claim.verdict(&[point(less), closed]);
+        for (closed, answers) in [
+            (point(9e-6), [Answer::Holds, Answer::DoesNotHold]),
+            (point(-16e-6), [Answer::CannotTell; 2]),
+            (
+                Estimate::between(1e-6, -1e-6, 3e-6),
+                [Answer::CannotTell; 2],
+            ),
+            (None, [Answer::CannotTell; 2]),
+        ] {
+            let found = [-26e-6, 26e-6].map(|less| verdict(less, closed).by_figures);
+            assert_eq!(found, answers, "{closed:?}");
+        }
+        let verdict = verdict(-26e-6, point(-16e-6));
+        assert_eq!(
+            verdict.open,
+            [
+                "\u{201c}left closed, each forwarder\u{201d} is -16.0 µs, without which the rest says nothing"
+            ]
+        );
+        let unless = "It cannot be told unless \u{201c}left closed, each forwarder\u{201d} is at least 0 ns.";
+        assert!(verdict.rule.ends_with(unless), "{}", verdict.rule);
+    }
+
+    #[test]
+    fn an_earlier_run_is_judged_by_the_rules_of_today() {
+        let found = Estimate::between(1.2, 1.1, 1.3);
+        let mut old = table::NULL_COMPARABLE.verdict(&[found]);
+        let today = old.clone();
+        // As another rule answered then, with the figure in another place.
+        (old.by_figures, old.holds) = (Answer::DoesNotHold, Answer::DoesNotHold);
+        old.rule = "It holds if it is at most 1.1 ×.".to_owned();
+        old.claim = "as it was put then".to_owned();
+        let beside = old.figures[0].clone();
+        old.figures.insert(
+            0,
+            Figure {
+                name: "beside".to_owned(),
+                ..beside
+            },
+        );
+        judge_again(&mut old);
+        assert_eq!((old.by_figures, &old.rule), (today.by_figures, &today.rule));
+        assert_eq!((&old.claim, old.figures.len()), (&today.claim, 2));
+        // What a rule of today asks for and nobody measured then: the answer of then stays.
+        let mut other = table::GAIN.verdict(&[Estimate::exact(0.126)]);
+        other.figures[0].name = "another quantity".to_owned();
+        let before = other.clone();
+        judge_again(&mut other);
+        assert_eq!(other, before);
+        // What was measured and had no figure stays open.
+        let mut open = table::GAIN.verdict(&[None]);
+        judge_again(&mut open);
+        assert_eq!(open.by_figures, Answer::CannotTell);
+        // A claim that is gone keeps its answer.
+        let mut gone = today.clone();
+        gone.id = "no-such-claim".to_owned();
+        let before = gone.clone();
+        judge_again(&mut gone);
+        assert_eq!(gone, before);
     }
 
     #[test]

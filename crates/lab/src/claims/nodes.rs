@@ -105,7 +105,7 @@ pub(crate) const DIPC_PEAK: Claim = Claim {
     id: "dipc-peak",
     paper: DIPC,
     section: "2, Figure 3",
-    says: "Messages reach 73 % of the peak of the system calls below the transport: 108 of 147 MB/s",
+    says: "Messages reach 73 % of the peak of what lies below the transport: 108 of 147 MB/s",
     rule: Rule::All(&[at_least(
         "peak bandwidth, DIPC to bare",
         Unit::Share,

@@ -25,6 +25,8 @@ pub(super) const fn at_most(what: &'static str, unit: Unit, most: f64, paper: f6
         least: None,
         most: Some(most),
         paper: Some(paper),
+        absent: "",
+        presumed: false,
     }
 }
 
@@ -35,6 +37,8 @@ pub(super) const fn at_least(what: &'static str, unit: Unit, least: f64, paper: 
         least: Some(least),
         most: None,
         paper: Some(paper),
+        absent: "",
+        presumed: false,
     }
 }
 
@@ -50,6 +54,8 @@ pub(super) const fn within(
         least: Some(least),
         most: Some(most),
         paper: Some(paper),
+        absent: "",
+        presumed: false,
     }
 }
 
@@ -79,6 +85,22 @@ pub(super) const fn only_times(what: &'static str, n: f64, paper: f64) -> Condit
 pub(super) const fn unstated(condition: Condition) -> Condition {
     Condition {
         paper: None,
+        ..condition
+    }
+}
+
+/// Of which there is no figure, although all was measured, where this is so.
+pub(super) const fn unless(condition: Condition, absent: &'static str) -> Condition {
+    Condition {
+        absent,
+        ..condition
+    }
+}
+
+/// Without which the rule's other figures say nothing.
+pub(super) const fn presumed(condition: Condition) -> Condition {
+    Condition {
+        presumed: true,
         ..condition
     }
 }

@@ -379,17 +379,7 @@ impl View<'_> {
             let of_rise = |off: f64| off.max(0.0) / rise;
             Estimate::between(of_rise(off), of_rise(off - spread), of_rise(off + spread))
         });
-        let worst = off.iter().flatten().map(|off| off.middle());
-        let paragraph = worst.reduce(f64::max).map_or_else(
-            || "No curve rises from one page of 8 KiB to eight.".to_owned(),
-            |worst| {
-                format!(
-                    "From one page of 8 KiB to eight, no delay is further from the straight line \
-                     through its curve than {} of what that line rises by.",
-                    Unit::Share.show(worst)
-                )
-            },
-        );
+        let paragraph = straightness(&off);
         table::LINEAR.verdict(&off).because(paragraph)
     }
 
@@ -429,6 +419,42 @@ impl View<'_> {
             .collect();
         self.table(id, title, "accessed", &columns)
     }
+}
+
+/// How far curves are off their lines, in words: nothing accessed, mapped by receive, and all accessed on
+/// demand. There is none where the line does not rise.
+fn straightness(off: &[Option<Estimate>; 3]) -> String {
+    let names = [
+        "mapped on demand and not accessed",
+        "mapped by receive and accessed",
+        "mapped on demand and accessed",
+    ];
+    let flat: Vec<&str> = names
+        .into_iter()
+        .zip(off)
+        .filter(|(_, off)| off.is_none())
+        .map(|(name, _)| name)
+        .collect();
+    let flat = if flat.is_empty() {
+        String::new()
+    } else {
+        format!(
+            " Where pages are {} the line does not rise, so nothing can be told of it.",
+            flat.join(", or ")
+        )
+    };
+    let worst = off.iter().flatten().map(|off| off.middle());
+    let worst = worst.reduce(f64::max).map_or_else(
+        || "No curve rises from one page of 8 KiB to eight.".to_owned(),
+        |worst| {
+            format!(
+                "From one page of 8 KiB to eight, no delay is further from the straight line through its \
+                 curve than {} of what that line rises by.",
+                Unit::Share.show(worst)
+            )
+        },
+    );
+    worst + &flat
 }
 
 /// The straight line through some points.
@@ -481,6 +507,26 @@ mod tests {
         // What does not rise does not rise linearly.
         assert_eq!((curve(|_| 2.0), curve(|x| -x)), (None, None));
         assert_eq!(of_rise(&[(0.0, 1.0), (1.0, 2.0)]), None);
+    }
+
+    #[test]
+    fn a_curve_that_does_not_rise_is_named() {
+        let off = Estimate::exact;
+        let said = straightness(&[None, off(0.02), off(0.008)]);
+        assert_eq!(
+            said,
+            "From one page of 8 KiB to eight, no delay is further from the straight line through its curve \
+             than 2.0 % of what that line rises by. Where pages are mapped on demand and not accessed the line \
+             does not rise, so nothing can be told of it."
+        );
+        let verdict = table::LINEAR.verdict(&[None, off(0.02), off(0.008)]);
+        assert_eq!(verdict.by_figures.name(), "cannot tell");
+        assert!(
+            verdict.open[0].contains("does not rise"),
+            "{:?}",
+            verdict.open
+        );
+        assert!(!straightness(&[off(0.1); 3]).contains("rise, so"));
     }
 
     #[test]

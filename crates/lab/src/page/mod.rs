@@ -156,8 +156,10 @@ fn summary(report: &Report) -> String {
             }
         }
     }
+    let tally = report.tally();
+    let tally = tally.map_or_else(String::new, |tally| element("p", &tally));
     format!(
-        "<div class=\"scroll\"><table class=\"summary\">\n<thead><tr><th>experiment</th>\
+        "{tally}<div class=\"scroll\"><table class=\"summary\">\n<thead><tr><th>experiment</th>\
          <th>claim</th><th>here</th></tr></thead>\n<tbody>\n{rows}</tbody>\n</table></div>\n"
     )
 }
@@ -258,7 +260,7 @@ fn verdict(verdict: &Verdict, earlier: Earlier<'_>) -> String {
         verdict.holds.name(),
     );
     if let Some(doubt) = verdict.doubt() {
-        page += &classed("p", "doubt", &doubt);
+        page += &classed("p", "doubt", &format!("It cannot be told: {doubt}."));
     }
     page += &element("p", &verdict.paragraph);
     let rule = format!("{}. {}", verdict.section, verdict.rule);
@@ -271,20 +273,17 @@ fn verdict(verdict: &Verdict, earlier: Earlier<'_>) -> String {
         let of = |who: &str, value: Option<String>| value.map(|v| format!("{who} {v}"));
         let then = earlier.figure(verdict, figure);
         let range = range(figure.unit, &figure.cell);
+        let here = figure.cell.show(figure.unit).map(|here| match range {
+            Some(range) => format!("here {here} ({range})"),
+            None => format!("here {here}"),
+        });
         let parts = [
-            figure.cell.show(figure.unit).map(|here| match range {
-                Some(range) => format!("here {here} ({range})"),
-                None => format!("here {here}"),
-            }),
+            here.or_else(|| Some("no figure here".to_owned())),
             of("paper", figure.cell.paper.map(|v| figure.unit.quote(v))),
             of("earlier", then.map(|v| figure.unit.show(v))),
         ];
         let parts: Vec<String> = parts.into_iter().flatten().collect();
-        let parts = if parts.is_empty() {
-            "not measured".to_owned()
-        } else {
-            parts.join(", ")
-        };
+        let parts = parts.join(", ");
         page += &element("li", &format!("{}: {parts}", figure.name));
     }
     page + "</ul>\n</div>\n"
@@ -442,13 +441,11 @@ fn stacked(table: &Table, earlier: Earlier<'_>) -> String {
                 escape(&of(Who::Here).unwrap_or_default()),
                 spread(table.columns[column].unit, cell)
             );
-            if let Some(paper) = of(Who::Paper) {
-                let factor = of(Who::Factor);
-                let factor = factor.map_or_else(String::new, |factor| format!(", {factor} of it"));
-                page += &format!(
-                    "<span class=\"paper\">paper {}</span>",
-                    escape(&(paper + &factor))
-                );
+            // Each on a line of its own, so that a column is no wider than one of them.
+            let paper = of(Who::Paper).map(|paper| format!("paper {paper}"));
+            let factor = of(Who::Factor).map(|factor| format!("{factor} of it"));
+            for said in paper.into_iter().chain(factor) {
+                page += &format!("<span class=\"paper\">{}</span>", escape(&said));
             }
             if let Some(then) = of(Who::Earlier) {
                 let ratio = of(Who::Ratio).map_or_else(String::new, |ratio| format!(", {ratio}"));

@@ -8,6 +8,7 @@ use super::run::{FEWEST, Findings, MOST, USES};
 use super::statistics::{Figures, Part, Segment, Spread, Time};
 use super::tree::{self, GROUPS, MOVEMENT, TREE};
 use super::verdicts;
+use crate::claims::Estimate;
 use crate::outcome::{Axis, Cell, Origin, Outcome, Plot, Table};
 use crate::unit::Unit;
 
@@ -436,20 +437,19 @@ pub(super) fn data_share(findings: &Findings, kind: Kind, bytes: usize, one: boo
 
 /// The same of all that both sides do for a message, as in the paper's whole: with what they do beside
 /// the way. None where both share one processor, and waiting for it is in that.
-pub(super) fn data_share_of_all(findings: &Findings, kind: Kind, bytes: usize) -> Option<f64> {
+pub(super) fn data_share_of_all(findings: &Findings, kind: Kind, bytes: usize) -> Option<Estimate> {
     if findings.on_one_processor() {
         return None;
     }
-    share_of_all(loaded(findings, kind, bytes, false)?)
-}
-
-fn share_of_all(figures: &Figures) -> Option<f64> {
-    let all = figures.total() + figures.beside_total();
-    (all > 0.0).then(|| data(figures) / all)
+    loaded(findings, kind, bytes, false)?.share_of_all(is_data)
 }
 
 fn data(figures: &Figures) -> f64 {
-    figures.sum(|part| tree::kind(part) == tree::Kind::Data)
+    figures.sum(is_data)
+}
+
+fn is_data(part: Part) -> bool {
+    tree::kind(part) == tree::Kind::Data
 }
 
 /// The run of a message of `bytes`.
@@ -649,21 +649,39 @@ mod tests {
 
     #[test]
     fn the_share_of_all_counts_what_is_done_beside_the_way() {
-        let mut statistics = Statistics::new(2.0);
-        // Ten before the wake is due; then thirty beside the way, which the other does not wait for.
-        let from = [
-            (Point::GuardClosed, 6),
-            (Point::WakeFound, 10),
-            (Point::WakeCalled, 40),
-        ];
-        let to = [(Point::SleepWoken, 15), (Point::AccessDone, 20)];
-        statistics.way(Passage::WAKE, 0, &trace(0, &from), &trace(0, &to));
-        statistics.end_batch();
-        statistics.close(0.0);
-        let figures = statistics.figures(1.0);
-        assert_eq!((figures.total(), figures.beside_total()), (20.0, 30.0));
-        let share = share_of_all(&figures).unwrap();
-        assert!((share - data(&figures) / 50.0).abs() < 1e-9, "{share}");
-        assert!(share > 0.0);
+        let figures = |repetitions: &[u64]| {
+            let mut statistics = Statistics::new(2.0);
+            for &later in repetitions {
+                // Ten before the wake is due; then thirty beside the way, which the other does not wait for.
+                let from = [
+                    (Point::GuardClosed, 6),
+                    (Point::WakeFound, 10),
+                    (Point::WakeCalled, 40),
+                ];
+                let to = [(Point::SleepWoken, 15), (Point::AccessDone, 20 + later)];
+                statistics.way(Passage::WAKE, 0, &trace(0, &from), &trace(0, &to));
+                statistics.end_batch();
+                statistics.close(0.0);
+            }
+            statistics.figures(1.0)
+        };
+        let one = figures(&[0]);
+        assert_eq!((one.total(), one.beside_total()), (20.0, 30.0));
+        let share = one.share_of_all(is_data).unwrap();
+        assert!(
+            (share.middle() - data(&one) / 50.0).abs() < 1e-4,
+            "{share:?}"
+        );
+        assert!(share.middle() > 0.0);
+        // One repetition has no spread; what varies from one to the next is in the share's range.
+        let range = |share: Estimate| share.cell().range.unwrap();
+        let [lower, upper] = range(share);
+        assert!(lower == upper, "{share:?}");
+        let share = figures(&[0, 4]).share_of_all(is_data).unwrap();
+        let [lower, upper] = range(share);
+        assert!(
+            lower < share.middle() && share.middle() < upper,
+            "{share:?}"
+        );
     }
 }

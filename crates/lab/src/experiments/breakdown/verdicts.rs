@@ -169,8 +169,7 @@ fn data_dominates(findings: &Findings) -> Verdict {
     // Judged with what both do beside the way, or not at all: of the way alone it is another quantity.
     let of_all = |at: usize| data_share_of_all(findings, Kind::GuardedAsleep, DATA_SHARES[at].0);
     let (small, large) = (of_all(0), of_all(2));
-    let estimate = |share: Option<f64>| share.and_then(Estimate::exact);
-    let grows = claims::ratio(estimate(large), estimate(small));
+    let grows = claims::ratio(large, small);
     let one = data_share(findings, Kind::GuardedAsleep, DATA_SHARES[2].0, true);
     let switch = findings.asleep.sum(|part| part == Part::Passage);
     let awake_words = large_awake.map_or_else(String::new, |share| {
@@ -183,15 +182,15 @@ fn data_dominates(findings: &Findings) -> Verdict {
          it is not known, because each waits for the other meanwhile); of the way from one side to the other \
          alone it is {} and {}. In one extent of 64 KiB, asleep, it is \
          {} of the way, because what is closed and opened together is paid once.",
-        percent(small),
-        percent(large),
+        claims::shown(small, Unit::Share),
+        claims::shown(large, Unit::Share),
         Unit::Seconds.show(switch),
         percent(way_small),
         percent(way_large),
         percent(one),
     );
     let verdict = table::DATA_DOMINATES
-        .verdict(&[estimate(large), grows])
+        .verdict(&[large, grows])
         .because(paragraph);
     let figure = |verdict: Verdict, name: String, share, paper: Option<f64>| {
         verdict.figure(name, Unit::Share, Cell::here(share).beside(paper))

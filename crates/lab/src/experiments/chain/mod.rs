@@ -280,18 +280,24 @@ fn cheaper(slopes: &[Track]) -> &'static str {
     }
 }
 
+/// No process more makes a request faster: what is there is not the forwarder's.
+fn faster(slopes: &[Track]) -> &'static str {
+    match timed(slopes, HINTED) {
+        Some(timed) if timed.median() < 0.0 => {
+            " (Less than nothing: the client and the server, which are in every chain, differ by more from \
+             chain to chain than a forwarder takes. The cause is not known.)"
+        }
+        _ => "",
+    }
+}
+
 /// One verdict for each size of block: what holds of large ones need not hold of small ones.
 fn amplified(slopes: &[Vec<Track>]) -> Vec<Verdict> {
     let verdict = |((_, bytes), slopes): ((&str, usize), &Vec<Track>)| {
         let size = &*Unit::Bytes.show(bytes as f64);
         let copied = cheaper(slopes);
         let saved = against(slopes, HINTED, copied);
-        // No process more makes a request faster: what is there is not the forwarder's.
-        let faster = timed(slopes, HINTED).filter(|timed| timed.median() < 0.0);
-        let faster = faster.map_or("", |_| {
-            " (Less than nothing: the client and the server, which are in every chain, differ by more from \
-             chain to chain than a forwarder takes. The cause is not known.)"
-        });
+        let faster = faster(slopes);
         let paragraph = format!(
             "With blocks of {size} a further forwarder adds {} by {copied}, and {} where the block \
              changes owner in a guarded domain: {}.{faster}",
@@ -322,19 +328,22 @@ fn hint(slopes: &[Vec<Track>]) -> Vec<Verdict> {
         let saved = against(slopes, HINTED, EVERYBODY);
         let paragraph = format!(
             "With blocks of {size} a further forwarder that leaves pages closed adds {}, one that opens \
-             them {}: {}.",
+             them {}: {}.{}",
             show(slopes, HINTED),
             show(slopes, EVERYBODY),
             more(saved),
+            faster(slopes),
         );
+        let closed = timed(slopes, HINTED);
         claims::table::FORWARDERS_PASS_FALSE
-            .verdict_of(size, &[claims::paired(saved)])
-            .because(paragraph)
-            .figure(
-                "left closed, each forwarder",
-                Unit::Seconds,
-                cell(slopes, HINTED),
+            .verdict_of(
+                size,
+                &[
+                    claims::paired(saved),
+                    closed.and_then(|closed| claims::timed(&closed)),
+                ],
             )
+            .because(paragraph)
             .figure(
                 "opened, each forwarder",
                 Unit::Seconds,
@@ -388,6 +397,32 @@ mod tests {
             [(small.clone(), no), (large.clone(), yes)]
         );
         assert_eq!(answers(hint(&slopes)), [(small, yes), (large, no)]);
+    }
+
+    #[test]
+    fn a_forwarder_that_takes_less_than_nothing_decides_nothing_about_pages_left_closed() {
+        let track = |(name, time): (&str, f64)| Track {
+            times: vec![time; 3],
+            ..Track::new(name)
+        };
+        let of = |closed: f64| {
+            [(HINTED, closed), (EVERYBODY, 7e-6), (PIPES, 400e-6)]
+                .map(track)
+                .to_vec()
+        };
+        let slopes = [of(5e-6), of(-16e-6)];
+        let [small, large]: [Verdict; 2] = hint(&slopes).try_into().unwrap();
+        assert_eq!(small.by_figures.name(), "holds");
+        assert_eq!(large.by_figures.name(), "cannot tell");
+        assert!(large.open[0].contains("left closed"), "{:?}", large.open);
+        for verdict in [&large, &amplified(&slopes)[1]] {
+            assert!(
+                verdict.paragraph.contains("Less than nothing"),
+                "{}",
+                verdict.paragraph
+            );
+        }
+        assert!(!small.paragraph.contains("Less than nothing"));
     }
 
     #[test]

@@ -275,13 +275,17 @@ fn outcome(found: &[Found]) -> Table {
 fn verdict(found: &Found) -> Verdict {
     let (memory, rate) = (found.memory(), found.rate());
     let index = Estimate::exact(found.of_links());
+    let alone = match found.crowd.links {
+        1 => ", of which there is one,",
+        _ => "",
+    };
     table::NOT_OVERWHELMED
         .verdict_of(found.crowd.row, &[memory, index, rate])
         .because(format!(
             "With {} senders (links: {}) the receiver's node has had {} at the most, {} of that with ten \
-             senders. Jain's index is {} over links and {} over senders. Requests to another port go at \
+             senders. Jain's index is {} over links{alone} and {} over senders. Requests to another port go at \
              {} of their pace alone; two processors have all nodes and all senders.",
-            found.crowd.senders(),
+            Unit::Count.show(f64::from(found.crowd.senders())),
             found.crowd.links,
             Unit::Bytes.show(found.peaks[1] as f64),
             shown(memory, Unit::Times),

@@ -367,7 +367,7 @@ fn components(parts: &Parts, polling: Option<&Columns>) -> Table {
     table.note(
         "The paper's figures are for request and reply together, and without the signal's way, \
          which is in its Table 1. The rest holds the transport, too: numbers, acknowledgements, \
-         the table of open calls.",
+         the table of open calls. A signal that adds less than writing varies by stands as nothing.",
     )
 }
 

@@ -299,17 +299,24 @@ impl<'a> Found<'a> {
                 .map_or_else(Cell::default, Beside::cell);
             table.row(name, [Cell::here(lines), self.cell(name), times]);
         }
-        table.note(
+        let quicker = self
+            .ratio(RING, LINE)
+            .is_some_and(|ring| ring.quartiles[1] < 1.0);
+        let quicker = if quicker {
+            " That a ring, which moves three, takes less than a bare line shows that they do; why it takes less \
+             is not known."
+        } else {
+            ""
+        };
+        table.note(format!(
             "Lines are counted by hand, in the source of each way: those that the other side wrote \
              last. The paper's figure is a drawing, and its text has no counts: conventionally the \
              sender invalidates the receivers' copies before it writes, and a receiver's first look is \
              a miss that asks the sender's cache for the line; in message mode the line is pushed, and \
              that is all. On a coherent machine a line that moves is all of \
              these, and nothing pushes it; what can be saved is lines. One way in line transfers \
-             is that time by a bare line's: lines that move at the same time count once. That a ring, which \
-             moves three, can take less than a bare line shows that they do; why it takes less is not \
-             known.",
-        )
+             is that time by a bare line's: lines that move at the same time count once.{quicker}",
+        ))
     }
 
     /// The ways between processors that share no cache, where there are such.
