@@ -1,7 +1,7 @@
 //! Lists the marked steps of the library, and says which processes pass each.
 
 /// Every mark, in order. A test compares it with the sources.
-pub(crate) static MARKS: [&str; 285] = [
+pub(crate) static MARKS: [&str; 288] = [
     "allocate.done",
     "allocate.noted",
     "allocate.run_claimed",
@@ -185,6 +185,9 @@ pub(crate) static MARKS: [&str; 285] = [
     "leave.resigned",
     "leave.returned",
     "leave.told",
+    "lent.changed",
+    "lent.changing",
+    "lent.told",
     "notify.asleep",
     "notify.noted",
     "notify.posted",
@@ -340,8 +343,13 @@ pub(crate) fn passer(name: &str) -> Passer {
         | "signal.listed" => Passer::Tests,
         // Of two that bind one name at the same time.
         "bind.name_contested" => Passer::Tests,
-        // Of ports that are received on behalf of another node.
-        name if name.starts_with("proxy") || name.starts_with("span.") => Passer::Tests,
+        // Of ports that are received on behalf of another node, or lent to one.
+        name if name.starts_with("proxy")
+            || name.starts_with("span.")
+            || name.starts_with("lent.") =>
+        {
+            Passer::Tests
+        }
         // Of a thread that waits for room in many ports.
         "room.announced" => Passer::Tests,
         name if name.starts_with("broker") => Passer::Tests,

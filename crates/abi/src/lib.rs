@@ -68,4 +68,4 @@ pub mod trace;
 pub mod vmmc;
 
 /// The format of a region. A member that speaks another one is refused at the door.
-pub const FORMAT_VERSION: u32 = 5;
+pub const FORMAT_VERSION: u32 = 6;

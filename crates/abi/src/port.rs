@@ -409,6 +409,9 @@ pub mod event {
     /// A watched port on another node may be within reach again, or out of it; the watch table says
     /// which.
     pub const REACH: u32 = 8;
+    /// Of the port at which a node is asked: ports that it has lent have changed. The words of lent
+    /// ports say which.
+    pub const LENT: u32 = 16;
 }
 
 #[cfg(test)]

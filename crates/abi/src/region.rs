@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! header | spaces | thread lines | public entries | ports | name hashes | ports in use
-//!   | wait sets | watches | signal FIFOs | signal ranges | signal handlers | chunk words
+//!   | lent ports | wait sets | watches | signal FIFOs | signal ranges | signal handlers | chunk words
 //!   | allocation words | words of queue memory | right rows | owner rows
 //!   | queue memory | trace rings
 //!   | pool: small part, then large part          (both chunk-aligned)
@@ -44,6 +44,9 @@ pub const HANDLER_BYTES: u64 = 64;
 pub const OWNER_BYTES: u64 = 16;
 /// Bytes of the words that say which ports are in use: a bit each.
 pub const PORT_BITS_BYTES: u64 = MAX_PORTS as u64 / 8;
+/// Bytes of the words of lent ports: the bell and a summary, and for each entry a bit that says
+/// whether its port is lent, and one that says whether the node is to look at it.
+pub const LENT_BYTES: u64 = PAGE as u64 + 2 * PORT_BITS_BYTES;
 /// Bytes of the words for the queue memory of one width of slot: for each bank a bit that says
 /// whether it is taken, a bit that says whether it has memory, and its owner.
 pub const BANK_TABLE_BYTES: u64 = MAX_BANKS as u64 / 8 * 2 + MAX_BANKS as u64 * 4;
@@ -90,6 +93,8 @@ pub struct Geometry {
     pub names: u64,
     /// Offset of the bits of ports in use.
     pub port_bits: u64,
+    /// Offset of the words of lent ports.
+    pub lent: u64,
     /// Offset of the wait sets.
     pub wait_sets: u64,
     /// Offset of the watches.
@@ -136,7 +141,8 @@ impl Geometry {
         let ports = page(publics + MAX_SPACES as u64 * Self::PUBLIC_ROW);
         let names = page(ports + MAX_PORTS as u64 * PORT_BYTES);
         let port_bits = page(names + MAX_PORTS as u64 * 8);
-        let wait_sets = page(port_bits + PORT_BITS_BYTES);
+        let lent = page(port_bits + PORT_BITS_BYTES);
+        let wait_sets = page(lent + LENT_BYTES);
         let watches = page(wait_sets + MAX_WAIT_SETS as u64 * WAIT_SET_BYTES);
         let fifos = page(watches + MAX_WATCHES as u64 * WATCH_BYTES);
         let ranges = page(fifos + MAX_FIFOS as u64 * FIFO_BYTES);
@@ -158,6 +164,7 @@ impl Geometry {
             ports,
             names,
             port_bits,
+            lent,
             wait_sets,
             watches,
             fifos,
@@ -285,6 +292,7 @@ mod tests {
                 g.ports,
                 g.names,
                 g.port_bits,
+                g.lent,
                 g.wait_sets,
                 g.watches,
                 g.fifos,

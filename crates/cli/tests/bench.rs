@@ -713,13 +713,15 @@ fn what_must_not_grow_stands_beside_few_and_beside_many() {
     }
     let budgets = report["budgets"].as_array().unwrap();
     let is_left_out = report["left_out"].is_array();
-    let (all, judged) = if is_left_out { (8, 3) } else { (10, 4) };
+    let (all, judged) = if is_left_out { (14, 4) } else { (16, 5) };
     assert_eq!((rows.len(), budgets.len()), (all, judged));
     for operation in [
         "bind a port",
         "drop a port's last right",
         "drop a segment's last right",
         "receive the most urgent",
+        "a node learns that a lent port closes",
+        "a node learns that a lent port asks for its senders",
     ] {
         let beside = rows.iter().filter(|row| row["operation"] == operation);
         assert!(beside.count() >= 2, "{operation}");

@@ -162,3 +162,58 @@ fn rights_in_a_long_message_are_gone_when_who_takes_it_has_died() {
         );
     }
 }
+
+/// A process dies while it sends rights on very many ports: all their counts may be wrong, and are put
+/// right together. Rights that are held, and those in another message, stay counted.
+#[test]
+fn rights_on_many_ports_count_no_more_when_who_sends_them_has_died() {
+    const TEST: &str = "rights_on_many_ports_count_no_more_when_who_sends_them_has_died";
+    const MANY: usize = 64;
+    if let Some([name, mark]) = portolan_testkit::role() {
+        let domain = Domain::join(&name).unwrap();
+        let connect = |name: &str| domain.connect(name, PATIENCE).unwrap();
+        let mut message = Message::default();
+        for number in 0..MANY {
+            message.attach(connect(&format!("p{number}"))).unwrap();
+        }
+        let sink = connect("sink");
+        portolan_testkit::die_at(&mark, portolan_shm::mark::install);
+        sink.send(message, WhenFull::Fail).unwrap();
+        return;
+    }
+    for mark in [
+        "right.moves",
+        "right.departs",
+        "send.written",
+        "send.published",
+    ] {
+        let name = unique("many");
+        let domain = Domain::join(&name).unwrap();
+        let bind = |name: &str| domain.bind(PortOptions::named(name)).unwrap();
+        let mut ports: Vec<_> = (0..MANY).map(|n| bind(&format!("p{n}"))).collect();
+        let sink = bind("sink");
+        // One is held here, and one lies in a message.
+        let held = ports[1].make_send();
+        let mut message = Message::default();
+        message.attach(ports[2].make_send()).unwrap();
+        sink.make_send().send(message, WhenFull::Fail).unwrap();
+        let mut victim = portolan_testkit::spawn(TEST, &[&name, mark]);
+        let ended = victim.wait().unwrap();
+        assert_eq!(ended.signal(), Some(libc::SIGKILL), "{mark}: {ended}");
+        let sent = u32::from(mark == "send.published");
+        let expected = |n: usize| sent + u32::from(n == 1 || n == 2);
+        let all = ports.iter().enumerate();
+        for (number, port) in all {
+            until(
+                &format!("of {number} is left what is, after {mark}"),
+                || port.senders() == expected(number),
+            );
+        }
+        if sent == 0 {
+            ports[0].request_no_more_senders();
+            let notice = ports[0].receive(Default::default(), Deadline::NOW).unwrap();
+            assert_eq!(notice.notice(), Some(portolan::Notice::NoMoreSenders));
+        }
+        drop((held, sink));
+    }
+}

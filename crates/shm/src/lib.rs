@@ -12,6 +12,7 @@
 //! | [`owner`] | owner rows and allocation words of extents |
 //! | [`chunk`] | the chunks that extents are cut from |
 //! | [`rights`] | each space's counts of rights |
+//! | [`lent`] | which ports that a node has lent have closed, or want to know their senders |
 //! | [`signal`] | address-valued signals: ranges, handlers, FIFOs |
 //! | [`watch`] | who wants to be told when a port has died |
 //! | [`space`] | the status of a member: who takes a free entry, who frees it |
@@ -31,6 +32,7 @@ pub mod bulk;
 pub mod byte_ring;
 pub mod channel;
 pub mod chunk;
+pub mod lent;
 pub mod mark;
 pub mod names;
 pub mod owner;

@@ -5,6 +5,7 @@
 
 use crate::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::chunk::Chunks;
+use crate::lent::LentPorts;
 use crate::owner::{AllocWords, OwnerEntry, OwnerRow};
 use crate::ports::PortsInUse;
 use crate::queue::{Line, PortEntry, Queue};
@@ -268,6 +269,8 @@ unsafe impl Words for WaitSetEntry {}
 // SAFETY: as above.
 unsafe impl Words for WatchEntry {}
 // SAFETY: as above.
+unsafe impl Words for LentPorts {}
+// SAFETY: as above.
 unsafe impl Words for RightEntry {}
 // SAFETY: as above.
 unsafe impl Words for OwnerEntry {}
@@ -327,6 +330,8 @@ pub struct Tables<'r> {
     pub ports: &'r [PortEntry],
     /// A hash of each named port's name, 0 for none.
     pub names: &'r [AtomicU64],
+    /// Which ports the domain's node has lent, and which of those have changed.
+    pub lent: &'r LentPorts,
     /// Wait sets.
     pub wait_sets: &'r [WaitSetEntry],
     /// Watches.
@@ -374,6 +379,7 @@ impl<'r> Tables<'r> {
             spaces: ground.table(geometry.spaces, MAX_SPACES),
             ports: ground.table(geometry.ports, MAX_PORTS),
             names: ground.table(geometry.names, MAX_PORTS),
+            lent: &ground.table(geometry.lent, 1)[0],
             wait_sets: ground.table(geometry.wait_sets, MAX_WAIT_SETS),
             watches: ground.table(geometry.watches, MAX_WATCHES),
             chunks: Chunks::new(ground.table(geometry.chunks, size(geometry.all_chunks()))),

@@ -35,7 +35,7 @@ mod travelling;
 pub use segment::{
     Joined, Mark, forget_mark, is_left_to_keeper, is_segment, joins_in_time, let_go, may_be_joined,
 };
-pub use travelling::is_unused;
+pub use travelling::{Doubt, is_unused};
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::bulk;

@@ -15,7 +15,9 @@ use portolan_abi::port::{PortName, PortPhase, PortStatus, event};
 use portolan_shm::atomic::death;
 use portolan_shm::atomic::{AtomicU64, Ordering, fence};
 use portolan_shm::queue::PortEntry;
-use portolan_shm::rights::{Mark, RightEntry, RightRow, forget_mark, is_unused, joins_in_time};
+use portolan_shm::rights::{
+    Doubt, Mark, RightEntry, RightRow, forget_mark, is_unused, joins_in_time,
+};
 use portolan_shm::watch::{WatchEntry, WatchPhase};
 use support::{explore, explore_deaths, with};
 
@@ -218,6 +220,43 @@ fn a_doubtful_count_is_put_right_beside_a_taker() {
             assert!(!world.is_unused(), "one is in the other slot");
             world.dispose(&world.slot);
             assert!(world.dispose(&world.other), "the last one is noticed");
+        });
+    });
+}
+
+/// R2: the same, as the host does it for many ports, where a row has a right: beside a space that sends
+/// one on. Then the count is what is in slots.
+#[test]
+fn a_count_is_put_right_beside_a_sender_and_a_taker() {
+    explore("send, take, settle", 4, || {
+        with(World::new(false), |world| {
+            // A right that stays; one that a dead space has left in the count.
+            let row = world.row(HOST);
+            row.add_send(PORT);
+            row.add_send(PORT);
+            row.moves(PORT);
+            world.entry().rights.depart(world.entry(), PORT);
+            world.reclaim(HOST);
+            world.row(HOST).add_send(PORT);
+            let rows = || SPACES.map(|space| world.row(space));
+            let count = || {
+                let slots = [&world.slot, &world.other];
+                let there = slots.map(|slot| slot.load(Ordering::Acquire) == PUBLISHED);
+                there.map(u32::from).iter().sum::<u32>()
+            };
+            let settle = move || {
+                let doubt = Doubt::of(world.entry(), PORT, rows);
+                doubt.is_some_and(|doubt| {
+                    let count = count();
+                    doubt.settle(rows(), count)
+                })
+            };
+            let host = thread::spawn(settle);
+            let mover = thread::spawn(|| (world.send(), world.take()));
+            let done = host.join().unwrap();
+            mover.join().unwrap();
+            assert!(done || settle(), "nothing moves any more");
+            assert_eq!(world.entry().rights.count(PORT), count());
         });
     });
 }

@@ -1,5 +1,5 @@
-//! `portolan bench rights` measures costs that must not grow with the number of open ports, nor of
-//! messages that wait at one.
+//! `portolan bench rights` measures costs that must not grow with the number of open ports, of ports
+//! that a node has lent, nor of messages that wait at one.
 //!
 //! One process does all of it, and each operation is timed alone, less what the clock takes. The
 //! scenes are all there from the beginning and are measured slice by slice in turn, so that what
@@ -8,6 +8,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use portolan::proxy::{KnownPort, LentNotice, Span};
 use portolan::{
     Access, Deadline, Domain, Message, Notice, PortOptions, ReceiveRight, Urgency, Waiting,
     WhenFull,
@@ -48,10 +49,19 @@ const URGENT: Budget = Budget::new(
     Some(300.0),
 );
 
+const LENT: Budget = Budget::new(
+    "a close or a wish of a lent port, beside 20,000, to beside 10",
+    Measure::Yardstick,
+    1.5,
+    Some(1.1),
+);
+
 /// Memory of a scene's domain.
 const LIMIT: u64 = 512 << 20;
 /// Binds before the first that counts: every entry that there is has been a port once.
 const ROUND: usize = 33_000;
+/// As many ports as a node lends in the largest scene.
+const MANY_LENT: usize = 20_000;
 /// Operations before the first that counts, of all others.
 const WARM_UP: usize = 200;
 
@@ -64,20 +74,24 @@ enum Operation {
     /// At a segment, which is closed by it.
     LastOfSegment,
     Urgent,
+    /// Of one that a node has lent, until the node knows.
+    LentCloses,
+    /// Its receiver asks for its senders, until the node knows.
+    LentAsks,
 }
 
 /// An operation, and what is there beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Plan {
     operation: Operation,
-    /// Ports that are open, or messages that wait.
+    /// Ports that are open, or lent, or messages that wait.
     others: usize,
     /// Whether another thread clones and drops rights meanwhile.
     busy: bool,
 }
 
-const PLANS: [Plan; 10] = {
-    use Operation::{Bind, LastOfSegment, LastRight, Urgent};
+const PLANS: [Plan; 16] = {
+    use Operation::{Bind, LastOfSegment, LastRight, LentAsks, LentCloses, Urgent};
     const fn plan(operation: Operation, others: usize, busy: bool) -> Plan {
         Plan {
             operation,
@@ -96,6 +110,12 @@ const PLANS: [Plan; 10] = {
         plan(LastOfSegment, 4000, true),
         plan(Urgent, 10, false),
         plan(Urgent, 4000, false),
+        plan(LentCloses, 10, false),
+        plan(LentCloses, 1000, false),
+        plan(LentCloses, MANY_LENT, false),
+        plan(LentAsks, 10, false),
+        plan(LentAsks, 1000, false),
+        plan(LentAsks, MANY_LENT, false),
     ]
 };
 
@@ -106,12 +126,15 @@ impl Plan {
             Operation::LastRight => "drop a port's last right",
             Operation::LastOfSegment => "drop a segment's last right",
             Operation::Urgent => "receive the most urgent",
+            Operation::LentCloses => "a node learns that a lent port closes",
+            Operation::LentAsks => "a node learns that a lent port asks for its senders",
         }
     }
 
     fn beside(self) -> String {
         let others = match self.operation {
             Operation::Urgent => format!("{} messages wait", self.others),
+            Operation::LentCloses | Operation::LentAsks => format!("{} ports lent", self.others),
             _ => format!("{} ports open", self.others),
         };
         if self.busy {
@@ -202,6 +225,8 @@ struct Scene {
     /// Those that are open beside it.
     _others: Vec<ReceiveRight>,
     port: ReceiveRight,
+    /// The node, if it has lent the others.
+    span: Option<Span>,
     /// How many messages were sent by urgency.
     sent: u32,
     /// What their urgencies come from.
@@ -224,10 +249,19 @@ impl Scene {
             _ => PortOptions::unnamed(),
         };
         let port = domain.bind(options).map_err(library("binding a port"))?;
+        let others = bound.map_err(library("binding a port"))?;
+        let lends = matches!(plan.operation, Operation::LentCloses | Operation::LentAsks);
+        let span = lends.then(|| Span::begin(&domain, "bench"));
+        let mut span = span.transpose().map_err(library("beginning a span"))?;
+        if let Some(span) = &mut span {
+            let known = others.iter().map(|port| KnownPort::of(&port.make_send()));
+            known.for_each(|port| span.lend(&port, 0));
+        }
         let mut scene = Self {
             plan,
-            _others: bound.map_err(library("binding a port"))?,
+            _others: others,
             port,
+            span,
             domain,
             sent: 0,
             seed: 1,
@@ -300,12 +334,43 @@ impl Scene {
                 let segment = segment.map_err(library("making a segment"))?;
                 Ok(timed(|| drop(segment)).1)
             }
+            Operation::LentCloses | Operation::LentAsks => self.lent(),
             Operation::Urgent => {
                 self.send_urgent()?;
                 let (received, time) = timed(|| self.port.receive(Access::Later, Deadline::NOW));
                 drop(received.map_err(library("receiving the most urgent message"))?);
                 Ok(time)
             }
+        }
+    }
+
+    /// A lent port closes, or asks, and the node learns it.
+    fn lent(&mut self) -> Result<Duration> {
+        let span = self.span.as_mut();
+        let span = span.ok_or_else(|| unexpected("no span"))?;
+        let port = self.domain.bind(PortOptions::unnamed().queue(1));
+        let port = port.map_err(library("binding a port"))?;
+        span.lend(&KnownPort::of(&port.make_send()), 1);
+        let closes = self.plan.operation == Operation::LentCloses;
+        let (expected, (told, time)) = if closes {
+            let learn = || {
+                drop(port);
+                span.changed()
+            };
+            (LentNotice::Closed { token: 1 }, timed(learn))
+        } else {
+            let learn = || {
+                port.request_no_more_senders();
+                span.changed()
+            };
+            let learned = timed(learn);
+            drop(port);
+            span.changed();
+            (LentNotice::WantsSenders { token: 1 }, learned)
+        };
+        match told == Some(expected) {
+            true => Ok(time),
+            false => Err(unexpected("another notice of a lent port, or none")),
         }
     }
 
@@ -371,11 +436,19 @@ fn judge(rows: &[Row]) -> Vec<Verdict> {
     };
     let bind = pair(Operation::Bind, 10_000);
     let urgent = pair(Operation::Urgent, 4000);
+    let lent = [Operation::LentCloses, Operation::LentAsks].map(|it| pair(it, MANY_LENT));
+    let lent: Vec<f64> = lent
+        .into_iter()
+        .flatten()
+        .map(|(few, many)| many / few)
+        .collect();
+    let worst = lent.iter().copied().reduce(f64::max);
     [
         bind.map(|(few, many)| BIND.verdict_of(many / few, 1)),
         last(false).map(|(worst, rows)| LAST.verdict_of(worst, rows)),
         last(true).map(|(worst, rows)| LAST_BUSY.verdict_of(worst, rows)),
         urgent.map(|(few, many)| URGENT.verdict_of(many - few, 1)),
+        worst.map(|worst| LENT.verdict_of(worst, lent.len())),
     ]
     .into_iter()
     .flatten()

@@ -43,6 +43,13 @@ pub(super) struct Lent {
     pause: Duration,
 }
 
+impl Lent {
+    /// Whether flows lead there.
+    pub(super) fn is_awake(&self) -> bool {
+        self.right.is_some()
+    }
+}
+
 /// How soon after memory was short a port's flows are called again: at first, and at the latest.
 const CALLS_AGAIN: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
 
@@ -69,6 +76,8 @@ pub(super) enum Waits {
 pub(super) struct Machine {
     pub(super) spans: BTreeMap<DomainKey, Span>,
     pub(super) lent: BTreeMap<PortKey, Lent>,
+    /// The same, by their numbers in their domains.
+    by_number: BTreeMap<(DomainKey, u64), PortKey>,
     last_port: u64,
     pub(super) asking: BTreeMap<RequestKey, Asking>,
     /// Rights that have come, and what is to be done for them.
@@ -77,6 +86,8 @@ pub(super) struct Machine {
     pub(super) names: BTreeMap<NodeId, String>,
     /// Ports whose free slots are to be counted again.
     looked_at: BTreeSet<PortKey>,
+    /// Those that are to be looked at later, because memory was short: when.
+    short: BTreeSet<(Duration, PortKey)>,
     /// Ports that were found dead.
     pub(super) dead: BTreeSet<PortKey>,
     /// Messages and answers that could not travel, or had no place here.
@@ -133,14 +144,16 @@ impl Machine {
         found: &SpannedPort,
     ) -> (PortKey, bool) {
         let known = KnownPort::of(&found.right);
-        let mut lent = self.lent.iter();
-        let same =
-            lent.find(|(_, lent)| lent.domain == domain && lent.known.number() == known.number());
-        if let Some((key, _)) = same {
+        let number = (domain, known.number());
+        if let Some(key) = self.by_number.get(&number) {
             return (*key, false);
         }
         self.last_port += 1;
         let key = PortKey(self.last_port);
+        self.by_number.insert(number, key);
+        if let Some(span) = self.spans.get_mut(&domain) {
+            span.lend(&known, key);
+        }
         let lent = Lent {
             domain,
             name: name.to_owned(),
@@ -163,19 +176,10 @@ impl Machine {
         let Some(lent) = self.lent.get_mut(&key) else {
             return false;
         };
-        if lent.right.is_some() {
-            return true;
+        if lent.right.is_none() && self.spans.contains_key(&lent.domain) {
+            lent.right = lent.known.right();
         }
-        let Some(span) = self.spans.get_mut(&lent.domain) else {
-            return false;
-        };
-        lent.right = lent.known.right();
-        let right = lent.right.as_ref();
-        if right.is_some_and(|right| span.watch(right, key).is_some()) {
-            return true;
-        }
-        lent.right = None;
-        false
+        lent.right.is_some()
     }
 
     /// No flow leads to a port any more: it is only known.
@@ -185,53 +189,57 @@ impl Machine {
         };
         let (right, room) = (lent.right.take(), lent.room.take());
         lent.asks.clear();
-        (lent.wants_senders, lent.again) = (false, None);
-        if let Some(span) = self.spans.get_mut(&lent.domain) {
-            if let Some(right) = &right {
-                span.unwatch(right, key);
-            }
-            if let Some(room) = room {
-                span.remove(room);
-            }
+        lent.wants_senders = false;
+        if let Some(at) = lent.again.take() {
+            self.short.remove(&(at, key));
+        }
+        if let Some(span) = self.spans.get_mut(&lent.domain)
+            && let Some(room) = room
+        {
+            span.remove(room);
         }
         self.looked_at.remove(&key);
+        drop(right);
     }
 
     /// A port is not lent any more, and not known.
     pub(super) fn take_back(&mut self, key: PortKey) -> Option<Lent> {
         self.rest(key);
-        self.lent.remove(&key)
+        let lent = self.lent.remove(&key)?;
+        self.by_number.remove(&(lent.domain, lent.known.number()));
+        if let Some(span) = self.spans.get_mut(&lent.domain) {
+            span.take_back(&lent.known);
+        }
+        Some(lent)
     }
 
     /// Ports to which flows lead.
     pub(super) fn awake(&self) -> impl Iterator<Item = (&PortKey, &Lent)> {
         let all = self.lent.iter();
-        all.filter(|(_, lent)| lent.right.is_some())
-    }
-
-    /// Ports that are only known, and are gone.
-    pub(super) fn forgotten(&self) -> Vec<PortKey> {
-        let rests = self.lent.iter().filter(|(_, lent)| lent.right.is_none());
-        let gone = rests.filter(|(_, lent)| lent.known.right().is_none());
-        gone.map(|(key, _)| *key).collect()
+        all.filter(|(_, lent)| lent.is_awake())
     }
 
     /// Tells the protocol how many slots of ports are free, and waits for more where flows wait.
     pub(super) fn count_slots(&mut self, node: &mut Node<Payload>) {
         let now = self.now;
-        let due = |lent: &Lent| lent.again.is_some_and(|at| at <= now);
-        let due = self.lent.iter().filter(|(_, lent)| due(lent));
-        self.looked_at.extend(due.map(|(key, _)| *key));
+        while let Some((at, key)) = self.short.first().copied()
+            && at <= now
+        {
+            self.short.pop_first();
+            if let Some(lent) = self.lent.get_mut(&key) {
+                lent.again = None;
+                self.looked_at.insert(key);
+            }
+        }
         let keys: Vec<PortKey> = self.looked_at.iter().copied().collect();
         for key in keys {
             let Some(lent) = self.lent.get_mut(&key) else {
                 self.looked_at.remove(&key);
                 continue;
             };
-            if lent.again.is_some_and(|at| at > now) {
+            if lent.again.is_some() {
                 continue;
             }
-            lent.again = None;
             let Some(right) = &lent.right else {
                 self.looked_at.remove(&key);
                 continue;
@@ -280,14 +288,18 @@ impl Machine {
 
     /// When a port is to be looked at again.
     pub(super) fn wake_at(&self) -> Option<Duration> {
-        self.lent.values().filter_map(|lent| lent.again).min()
+        self.short.first().map(|(at, _)| *at)
     }
 
     /// There is no memory for what comes to a port: its flows are called again later.
     fn no_memory(&mut self, key: PortKey) {
         let now = self.now;
         if let Some(lent) = self.lent.get_mut(&key) {
-            lent.again = Some(now + lent.pause);
+            let at = now + lent.pause;
+            if let Some(before) = lent.again.replace(at) {
+                self.short.remove(&(before, key));
+            }
+            self.short.insert((at, key));
             lent.pause = (2 * lent.pause).min(CALLS_AGAIN.1);
         }
     }
@@ -484,7 +496,9 @@ impl Home<Payload> for Machine {
                 if let Some(lent) = self.lent.get_mut(&port) {
                     lent.delivered += 1;
                     self.delivered += 1;
-                    lent.again = None;
+                    if let Some(at) = lent.again.take() {
+                        self.short.remove(&(at, port));
+                    }
                     lent.pause = CALLS_AGAIN.0;
                 }
                 return Ok(());

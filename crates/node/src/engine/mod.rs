@@ -70,7 +70,7 @@ use payload::Payload;
 use proxies::Proxies;
 use questions::Questions;
 use rights::Rights;
-use spans::{Span, Thing};
+use spans::Thing;
 
 /// How long a connection has to take the farewell.
 const FAREWELL: Duration = Duration::from_secs(1);
@@ -361,7 +361,6 @@ impl Engine {
             timeout,
             self.machine.wake_at(),
             self.questions.wake_at(),
-            self.rights.looks,
             self.proxies.wake_at(),
             self.records_at(),
         ];
@@ -389,7 +388,6 @@ impl Engine {
             self.node.timeout(at);
         }
         self.go_on_asking();
-        self.look_at_ports();
         self.close_idle();
         self.machine.count_slots(&mut self.node);
         self.goes_on = true;
@@ -628,12 +626,10 @@ impl Engine {
                         }
                     }
                     Thing::Once(request) => self.once_used(key, request, token.of::<ProxyPort>()),
-                    Thing::Ends => {
-                        let span = self.machine.spans.get_mut(&key);
-                        let ended = span.map(Span::ended).unwrap_or_default();
-                        self.machine.dead.extend(ended);
+                    Thing::Programs => {
+                        self.hear_programs(key);
+                        self.hear_changes(key);
                     }
-                    Thing::Programs => self.hear_programs(key),
                 }
             }
         }

@@ -36,8 +36,14 @@ const TURN: usize = 64;
 /// be said.
 const MOST_FLUSHES: usize = 1024;
 
+/// Proxies without senders that one turn closes: the others have their turn then.
+const SWEEP: usize = 1024;
+
 /// How long a proxy without senders stays, if nobody wants to know.
 const IDLE: Duration = Duration::from_secs(1);
+
+/// A port of another node, as a domain knows it.
+type Foreign = (DomainKey, PortId, [u8; PORT_SECRET]);
 
 /// Where the receive right of a proxy is.
 #[derive(Debug)]
@@ -71,7 +77,7 @@ pub(super) struct Proxy {
     place: Place,
     /// Was taken off, and is one request too many.
     held: Option<(node::Message<Payload>, Answer)>,
-    /// It was told that no sender is left; since when.
+    /// It was told that no sender is left; since when. The latter only [`Proxies::set_idle`] changes.
     unused: bool,
     idle_since: Option<Duration>,
     /// The port's home wants to know when it is unused.
@@ -92,6 +98,10 @@ impl Proxy {
         }
     }
 
+    fn foreign(&self) -> Foreign {
+        (self.domain, self.port, self.secret)
+    }
+
     pub(super) fn is_parked(&self) -> bool {
         matches!(self.place, Place::Parked(_))
     }
@@ -105,6 +115,13 @@ pub(super) struct Proxies {
     by_borrow: BTreeMap<BorrowKey, u64>,
     /// By their numbers in their domains.
     by_number: BTreeMap<(DomainKey, u64), u64>,
+    /// By the ports that they stand for, and by their homes.
+    by_port: BTreeSet<(Foreign, u64)>,
+    by_home: BTreeSet<(NodeId, u64)>,
+    /// Those without senders, by since when.
+    idle: BTreeSet<(Duration, u64)>,
+    /// Those whose next request is one too many, by home and domain.
+    holding: BTreeSet<(NodeId, DomainKey, u64)>,
     last: u64,
     /// Those at which programs wait.
     flushing: BTreeSet<u64>,
@@ -122,15 +139,8 @@ impl Engine {
         flow: FlowKey,
         lent: &Lent,
     ) -> Option<SendRight> {
-        let mut all = self.proxies.all.iter();
-        let same = all.find(|(_, proxy)| {
-            let is_it = proxy.port == lent.port && proxy.domain == domain;
-            let is_now =
-                |its: FlowKey| (its.peer, its.association) == (flow.peer, flow.association);
-            is_it && proxy.secret == lent.secret && proxy.flow.is_none_or(is_now)
-        });
-        if let Some((id, _)) = same {
-            let id = *id;
+        let same = self.proxies.of_port(domain, lent.port, lent.secret, flow);
+        if let Some(id) = same {
             // What is over is closed already.
             let _ = self.node.close(flow);
             return self.port_of(id, |port| port.make_send());
@@ -148,8 +158,7 @@ impl Engine {
         if unreachable.is_some_and(|peer| peer.is_unreachable) {
             port.set_unreachable(Instant::now());
         }
-        self.proxies.last += 1;
-        let id = self.proxies.last;
+        let id = self.proxies.last + 1;
         let known = KnownPort::of(&right);
         let number = known.number();
         let token = span.add(port, Thing::Proxy(id))?;
@@ -172,9 +181,8 @@ impl Engine {
             sent: 0,
             flushes: VecDeque::new(),
         };
-        self.proxies.all.insert(id, proxy);
+        self.proxies.insert(proxy);
         self.proxies.by_flow.insert(flow, id);
-        self.proxies.by_number.insert((domain, number), id);
         let arrivals = &mut self.machine.arrivals;
         arrivals.has_proxy(domain, lent.port, lent.secret, known);
         Some(right)
@@ -212,6 +220,7 @@ impl Engine {
                 Err(_) => return self.close_proxy(id),
             }
             if let Some((message, answer)) = proxy.held.take() {
+                self.proxies.holds_none(id);
                 if !self.ask_on(id, message, answer) {
                     return;
                 }
@@ -295,7 +304,7 @@ impl Engine {
         let Some(proxy) = self.proxies.all.get_mut(&id) else {
             return false;
         };
-        let (Some(flow), domain) = (proxy.flow, proxy.domain) else {
+        let (Some(flow), domain, home) = (proxy.flow, proxy.domain, proxy.home) else {
             return false;
         };
         let (began, bytes) = (self.machine.records(domain), message.bytes());
@@ -315,6 +324,7 @@ impl Engine {
                 match refused.why {
                     Unsent::TooMany { .. } => {
                         proxy.held = Some((refused.item, answer));
+                        self.proxies.holding.insert((home, domain, id));
                         // Those that nobody waits for make room, and so does each that ends.
                         if self.abandon(flow.peer, domain) {
                             return true;
@@ -393,9 +403,8 @@ impl Engine {
 
     /// The proxies of ports of a peer.
     fn of_peer(&self, peer: NodeId) -> Vec<u64> {
-        let all = self.proxies.all.iter();
-        let its = all.filter(|(_, proxy)| proxy.home == peer);
-        its.map(|(id, _)| *id).collect()
+        let its = self.proxies.by_home.range((peer, 0)..=(peer, u64::MAX));
+        its.map(|(_, id)| *id).collect()
     }
 
     /// A peer is silent since then.
@@ -435,6 +444,7 @@ impl Engine {
     pub(super) fn given_up(&mut self, peer: NodeId, association: u64, flows: &[FlowEnd]) -> u64 {
         let lost = |engine: &Self| engine.proxies.lost.get(&peer).copied().unwrap_or(0);
         let before = lost(self);
+        let ends: BTreeMap<FlowKey, &FlowEnd> = flows.iter().map(|end| (end.flow, end)).collect();
         for id in self.of_peer(peer) {
             let Some(proxy) = self.proxies.all.get_mut(&id) else {
                 continue;
@@ -442,7 +452,7 @@ impl Engine {
             let Some(flow) = proxy.flow.filter(|flow| flow.association == association) else {
                 continue;
             };
-            let end = flows.iter().find(|end| end.flow == flow);
+            let end = ends.get(&flow);
             proxy.have_arrived(end.map_or(0, |end| end.acknowledged));
             let name = self.machine.name_of(peer);
             let flushes = proxy.flushes.drain(..);
@@ -506,11 +516,10 @@ impl Engine {
     pub(super) fn close_proxy(&mut self, id: u64) {
         let queued = self.empty(id, Answer::server_dead);
         self.lose(id, queued);
-        let Some(mut proxy) = self.proxies.all.remove(&id) else {
+        let Some(mut proxy) = self.proxies.remove(id) else {
             return;
         };
         let (domain, number) = (proxy.domain, proxy.number);
-        self.proxies.by_number.remove(&(domain, number));
         let arrivals = &mut self.machine.arrivals;
         arrivals.has_none(domain, proxy.port, proxy.secret, number);
         if let Some(giver) = proxy.giver {
@@ -542,9 +551,9 @@ impl Engine {
     /// Closes the proxies that have been without senders for long enough.
     pub(super) fn close_idle(&mut self) {
         let now = self.machine.now;
-        let is_due = |proxy: &Proxy| proxy.idle_since.is_some_and(|since| since + IDLE <= now);
-        let due = self.proxies.all.iter().filter(|(_, proxy)| is_due(proxy));
-        let due: Vec<u64> = due.map(|(id, _)| *id).collect();
+        let idle = self.proxies.idle.iter();
+        let due = idle.take_while(|(since, _)| *since + IDLE <= now);
+        let due: Vec<u64> = due.map(|(_, id)| *id).take(SWEEP).collect();
         due.into_iter().for_each(|id| self.close_if_unused(id));
     }
 
@@ -553,8 +562,7 @@ impl Engine {
             return;
         };
         if !proxy.unused || proxy.held.is_some() || proxy.flow.is_none() {
-            proxy.idle_since = None;
-            return;
+            return self.proxies.set_idle(id, None);
         }
         let now = self.machine.now;
         let is_late = proxy.idle_since.is_some_and(|since| since + IDLE <= now);
@@ -563,21 +571,18 @@ impl Engine {
         match left {
             Some((0, 0)) if closes => self.close_proxy(id),
             Some((0, 0)) => {
-                if let Some(proxy) = self.proxies.all.get_mut(&id) {
-                    proxy.idle_since.get_or_insert(now);
-                }
+                let proxy = self.proxies.all.get(&id);
+                let since = proxy.and_then(|proxy| proxy.idle_since);
+                self.proxies.set_idle(id, Some(since.unwrap_or(now)));
             }
             // More was sent before the last right went.
-            Some((0, _)) => {
-                if let Some(proxy) = self.proxies.all.get_mut(&id) {
-                    proxy.idle_since = None;
-                }
-            }
+            Some((0, _)) => self.proxies.set_idle(id, None),
             // It was handed out again meanwhile.
             _ => {
                 if let Some(proxy) = self.proxies.all.get_mut(&id) {
-                    (proxy.unused, proxy.idle_since) = (false, None);
+                    proxy.unused = false;
                 }
+                self.proxies.set_idle(id, None);
                 self.port_of(id, |port| port.request_no_more_senders());
             }
         }
@@ -619,13 +624,9 @@ impl Engine {
             _ => answer.dropped(),
         }
         // Another one may be made.
-        let all = self.proxies.all.iter();
-        let its = all.filter(|(_, proxy)| {
-            let is_same = proxy.home == request.peer && proxy.domain == domain;
-            is_same && proxy.held.is_some()
-        });
-        let its = its.map(|(id, _)| *id).next();
-        if let Some(id) = its {
+        let its = (request.peer, domain, 0)..=(request.peer, domain, u64::MAX);
+        let first = self.proxies.holding.range(its).next();
+        if let Some((_, _, id)) = first.copied() {
             self.unpark(id);
         }
     }

@@ -7,9 +7,7 @@
 //! comes  proxy, parked ---Borrowed---> waits for messages        home: a right on the port itself
 //! ```
 
-use std::time::Duration;
-
-use portolan::proxy::{Answer, Answered, KnownPort, ProxyPort, SpannedPort, Taken};
+use portolan::proxy::{Answer, Answered, KnownPort, LentNotice, ProxyPort, SpannedPort, Taken};
 use portolan::{Deadline, Message, PendingReply, RequestError, Right, SendRight};
 use portolan_abi::node::{DeadReason, NodeId, PortId, ResolveFailure};
 use portolan_proto::node::{
@@ -22,10 +20,10 @@ use super::arrivals::Arrival;
 use super::machine::{Asking, Waits};
 use super::payload::Payload;
 use super::recorder::Passes;
-use super::spans::Thing;
+use super::spans::{Span, Thing};
 
-/// How often it is looked whether the receiver of a lent port wants to know when no sender is left.
-const LOOKS: Duration = Duration::from_secs(1);
+/// Ports that have changed, of which one turn hears: the others have their turn then.
+const TURN: usize = 1024;
 
 /// Rights in messages, and what was said because a port wants to know its senders.
 #[derive(Clone, Copy, Debug, Default)]
@@ -36,8 +34,6 @@ pub(super) struct Rights {
     /// Ports here whose borrowers were asked, and flows of which peers have asked.
     pub(super) asked: u64,
     pub(super) heard: u64,
-    /// When it is looked again.
-    pub(super) looks: Option<Duration>,
 }
 
 impl Engine {
@@ -111,8 +107,6 @@ impl Engine {
                 slots: u32::try_from(found.slots).unwrap_or(u32::MAX),
             };
             self.node.add_port(port, settings);
-            let now = self.machine.now;
-            self.rights.looks.get_or_insert(now + LOOKS);
         }
         Some(port)
     }
@@ -327,8 +321,6 @@ impl Engine {
     pub(super) fn is_lent(&mut self, port: PortKey) {
         self.machine.has_room(port);
         self.look_at_senders(port);
-        let now = self.machine.now;
-        self.rights.looks.get_or_insert(now + LOOKS);
     }
 
     fn is_gone(&mut self, port: PortKey) {
@@ -349,6 +341,7 @@ impl Engine {
     fn look_at_senders(&mut self, port: PortKey) {
         if let Some(lent) = self.machine.lent.get_mut(&port)
             && !lent.wants_senders
+            && lent.is_awake()
             && lent.known.wants_no_more_senders()
         {
             lent.wants_senders = true;
@@ -357,18 +350,18 @@ impl Engine {
         }
     }
 
-    /// Looks at the ports that are lent, and forgets those that are gone, now and then.
-    pub(super) fn look_at_ports(&mut self) {
-        let now = self.machine.now;
-        if self.rights.looks.is_none_or(|at| at > now) {
-            return;
+    /// Hears what has changed of the ports that a domain's node knows.
+    pub(super) fn hear_changes(&mut self, domain: DomainKey) {
+        for _ in 0..TURN {
+            let span = self.machine.spans.get_mut(&domain);
+            match span.and_then(Span::changed) {
+                Some(LentNotice::Closed { token }) => {
+                    self.machine.dead.insert(PortKey(token));
+                }
+                Some(LentNotice::WantsSenders { token }) => self.look_at_senders(PortKey(token)),
+                _ => return,
+            }
         }
-        let lent: Vec<PortKey> = self.machine.awake().map(|(key, _)| *key).collect();
-        lent.iter().for_each(|port| self.look_at_senders(*port));
-        for port in self.machine.forgotten() {
-            self.is_gone(port);
-        }
-        self.rights.looks = (!self.machine.lent.is_empty()).then_some(now + LOOKS);
     }
 
     /// The home of a proxy's port wants to know when no right leads there from here.

@@ -2,11 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use portolan::proxy::{self, ProxyPort, Query, SpannedPort};
-use portolan::{
-    Access, Deadline, Domain, Notice, PortOptions, ReceiveRight, SendRight, Token, WaitSet,
-    Waitable,
-};
+use portolan::proxy::{self, KnownPort, LentNotice, ProxyPort, Query, SpannedPort};
+use portolan::{Deadline, Domain, PortOptions, Token, WaitSet, Waitable};
 use portolan_abi::node::NodeId;
 use portolan_proto::node::{DomainKey, PortKey, RequestKey};
 
@@ -23,9 +20,7 @@ pub(super) enum Thing {
     Once(RequestKey),
     /// Room in a port that is lent.
     Room(PortKey),
-    /// Where it is told of the ends of ports.
-    Ends,
-    /// What programs ask.
+    /// What programs ask, and what has changed of ports that are lent.
     Programs,
 }
 
@@ -37,7 +32,6 @@ pub(super) struct Span {
     pub(super) domain: Domain,
     pub(super) set: WaitSet,
     things: BTreeMap<Token, Thing>,
-    ends: Token<ReceiveRight>,
     programs: Token<proxy::Span>,
     /// Bytes of memory that a message may take: the domain's limit.
     pub(super) most: u64,
@@ -53,22 +47,18 @@ impl Span {
     ) -> Result<Self, String> {
         let failed = |error: &dyn std::error::Error| error.to_string();
         let mut set = WaitSet::new(&domain).map_err(|error| failed(&error))?;
-        let ends = domain.bind(PortOptions::unnamed());
-        let ends = ends.map_err(|error| failed(&error))?;
-        let ends = set.add(ends).map_err(|refused| failed(&refused.why))?;
         let mut programs = proxy::Span::begin(&domain, node).map_err(|error| failed(&error))?;
         programs.set_ports(settings.ports.iter().cloned());
         let programs = set.add(programs);
         let programs = programs.map_err(|refused| failed(&refused.why))?;
         let most = domain.survey().map_or(0, |survey| survey.memory.limit);
-        let things = [(ends.any(), Thing::Ends), (programs.any(), Thing::Programs)];
+        let things = [(programs.any(), Thing::Programs)];
         Ok(Self {
             key,
             settings,
             domain,
             set,
             things: BTreeMap::from(things),
-            ends,
             programs,
             most,
         })
@@ -122,29 +112,23 @@ impl Span {
         Some(things.collect())
     }
 
-    /// Is told when a port ends.
-    pub(super) fn watch(&mut self, right: &SendRight, key: PortKey) -> Option<()> {
-        right.watch(self.set.get(self.ends)?, key.0).ok()
-    }
-
-    /// Is not told any more: there are so many watches in a domain and no more.
-    pub(super) fn unwatch(&self, right: &SendRight, key: PortKey) {
-        if let Some(ends) = self.set.get(self.ends) {
-            right.unwatch(ends, key.0);
+    /// Is told from now on what changes of a port.
+    pub(super) fn lend(&mut self, port: &KnownPort, key: PortKey) {
+        if let Some(programs) = self.set.get_mut(self.programs) {
+            programs.lend(port, key.0);
         }
     }
 
-    /// Ports that have ended.
-    pub(super) fn ended(&mut self) -> Vec<PortKey> {
-        let mut ended = Vec::new();
-        while let Some(port) = self.set.get_mut(self.ends)
-            && let Ok(message) = port.receive(Access::Later, Deadline::NOW)
-        {
-            if let Some(Notice::DeadName { token }) = message.notice() {
-                ended.push(PortKey(token));
-            }
+    /// Is not told any more.
+    pub(super) fn take_back(&mut self, port: &KnownPort) {
+        if let Some(programs) = self.set.get_mut(self.programs) {
+            programs.take_back(port);
         }
-        ended
+    }
+
+    /// What has changed of a port that is lent.
+    pub(super) fn changed(&mut self) -> Option<LentNotice> {
+        self.set.get_mut(self.programs)?.changed()
     }
 
     /// The send-once rights of peers that are with programs.

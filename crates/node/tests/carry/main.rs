@@ -10,6 +10,7 @@ mod machine;
 mod messages;
 mod rights;
 mod room;
+mod scale;
 mod traced;
 
 /// Each scene over each network.

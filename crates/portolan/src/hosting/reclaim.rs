@@ -389,6 +389,8 @@ impl<'m> Estate<'m> {
         let member = self.member;
         let tables = member.tables();
         self.repeat_notices();
+        // Before senders are counted, port by port.
+        port::settle_doubts(member);
         for (index, entry) in tables.used_ports() {
             let status = PortStatus::unpack(entry.control.status.load(Ordering::Acquire));
             if !matches!(status.phase, PortPhase::Open | PortPhase::Moving) {

@@ -3,7 +3,7 @@
 use super::rights::Right;
 use super::watches::{drop_watches, fire_watches};
 use super::wire::Contents;
-use super::{answer_for_dead, entry, send};
+use super::{answer_for_dead, entry, lent, send};
 use crate::port::sealed::SealedStore;
 use crate::space::Member;
 use portolan_abi::port::{GENERATION_MASK, PortName, PortPhase, PortStatus, RightKind};
@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 ///
 /// 1. The generation goes up: every right on it is a dead name.
 /// 2. Every slot is closed; what waited in it is given back, its requests are answered.
-/// 3. Its waiting threads are woken, and its watchers are told.
+/// 3. Its waiting threads are woken, and its watchers are told, and the node that has lent it.
 /// 4. Entry and queue memory are given back, or linger until live senders have let go of their
 ///    slots ([`super::entry`]).
 ///
@@ -110,6 +110,7 @@ fn finish(member: &Member, index: u16, closing: PortStatus, begun: &mut Begun) {
     mark!("close.drained");
     drop_watches(member, died);
     fire_watches(member, died);
+    lent::tell(member, index);
     mark!("close.told");
     entry.control.status.store(
         PortStatus {

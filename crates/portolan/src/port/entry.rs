@@ -389,7 +389,7 @@ pub(crate) fn empty_spare(member: &Member) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::port::rights::is_unused;
+    use crate::port::senders::is_unused;
     use crate::{Domain, Message, PortOptions, WhenFull};
 
     /// A process that binds has an entry that names its last port's memory, and then what it tries to

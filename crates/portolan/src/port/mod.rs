@@ -11,6 +11,7 @@ mod elsewhere;
 pub(crate) mod entry;
 mod flush;
 pub(crate) mod kept;
+mod lent;
 pub(crate) mod message;
 mod names;
 mod prepare;
@@ -21,6 +22,7 @@ mod room;
 pub(crate) mod sealed;
 pub(crate) mod segment;
 mod send;
+mod senders;
 mod shared;
 pub(crate) mod shared_entries;
 pub(crate) mod shared_extent;
@@ -51,8 +53,9 @@ pub(crate) use names::{
 };
 pub(crate) use prepare::may_leave;
 pub(crate) use request::answer_for_dead;
-pub(crate) use rights::{check_senders, is_unused};
+pub(crate) use rights::check_senders;
 pub(crate) use send::{wake, wake_senders};
+pub(crate) use senders::{is_unused, settle_doubts};
 
 /// What ports give back for want of memory.
 pub(crate) const RELIEF: Relief = Relief {

@@ -1,7 +1,8 @@
 //! Rights are what a program holds on a port; they may travel in messages.
 
 use super::request::{ReplyPorts, answer_for_dead};
-use super::{ReceiveRight, SendError, WhenFull, entry, send};
+use super::senders::is_unused;
+use super::{ReceiveRight, SendError, WhenFull, send};
 use crate::Refused;
 use crate::port::message::{Message, drop_sent};
 use crate::port::segment::Segment;
@@ -12,7 +13,7 @@ use portolan_abi::owner::Destination;
 use portolan_abi::port::{PortName, PortPhase, PortStatus, RightKind, RightWord, event};
 use portolan_abi::slot::Kind;
 use portolan_shm::mark;
-use portolan_shm::queue::{PortEntry, Queue, Spot};
+use portolan_shm::queue::{PortEntry, Spot};
 use portolan_shm::rights;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -604,7 +605,7 @@ fn settle(member: &Member, port: PortName) {
     }
 }
 
-fn entry_of(member: &Member, port: PortName) -> Option<&PortEntry> {
+pub(super) fn entry_of(member: &Member, port: PortName) -> Option<&PortEntry> {
     member.tables().ports.get(usize::from(port.index))
 }
 
@@ -641,58 +642,6 @@ pub(super) fn raise(member: &Member, port: PortName, event: u32) {
     if queue.port.sleep.raise(port.generation, event) {
         send::wake(member, &queue, port.index);
     }
-}
-
-/// Whether no send right on the port is left, held or travelling (R2).
-pub(crate) fn is_unused(member: &Member, port: PortName) -> bool {
-    let tables = member.tables();
-    entry_of(member, port).is_none_or(|entry| {
-        rights::is_unused(
-            entry,
-            port,
-            || tables.used_spaces().map(|s| tables.right_row(s)),
-            || in_slots(member, port),
-        )
-    })
-}
-
-/// Send rights on the port, in every row and in messages. One that moves at this moment may be
-/// counted twice; if none is counted there is none (R2).
-pub(crate) fn senders(member: &Member, port: PortName) -> u32 {
-    if is_unused(member, port) {
-        return 0;
-    }
-    let travelling = entry_of(member, port).map_or(0, |e| e.rights.count(port));
-    held(member, port).saturating_add(travelling).max(1)
-}
-
-/// Send rights on the port in every row.
-pub(super) fn held(member: &Member, port: PortName) -> u32 {
-    let tables = member.tables();
-    let rows = tables.used_spaces().map(|s| tables.right_row(s));
-    rows.map(|row| row.sends(port)).fold(0, u32::saturating_add)
-}
-
-/// Send rights on the port in all messages that no receiver has taken: looks at every slot of the
-/// domain. Only after the death of a space that was moving such a right.
-fn in_slots(member: &Member, port: PortName) -> u32 {
-    let tables = member.tables();
-    let queues = tables.used_ports().filter_map(|(index, entry)| {
-        entry::look_at_queue(entry, || in_queue(member, &tables.queue(index)?, port))?
-    });
-    u32::try_from(queues.sum::<usize>()).unwrap_or(u32::MAX)
-}
-
-/// The same, in one queue. Also of a port that is being closed: until its slot is closed.
-fn in_queue(member: &Member, queue: &Queue<'_>, port: PortName) -> Option<usize> {
-    let slots = (0..queue.slots() as u64).map(|at| queue.slot(at));
-    let untaken = slots.filter(|slot| queue.is_untaken(slot.state(Ordering::Acquire)));
-    let sends = untaken.map(|slot| {
-        let rights = super::wire::Contents::peek(member, &slot).rights;
-        let is_one = |r: &&RightWord| r.kind == RightKind::Send && r.port == port;
-        rights.iter().filter(is_one).count()
-    });
-    Some(sends.sum())
 }
 
 /// A receive right that travels: from `Open` to `Moving` and back.

@@ -15,7 +15,8 @@
 //! keeps is closed by none before its maker lets go of it, or has died (G3).
 
 use super::bind::bind;
-use super::rights::{SegmentRight, drop_counted, held, is_unused};
+use super::rights::{SegmentRight, drop_counted};
+use super::senders::{held, is_unused};
 use super::{BindError, ConnectError, PortOptions, close, names, send, wire};
 use crate::space::Member;
 use crate::space::region::Attached;

@@ -2,9 +2,11 @@
 
 use super::SpannedPort;
 use crate::SendRight;
+use crate::space::Member;
 use crate::space::region::Attached;
-use portolan_abi::port::event;
-use portolan_shm::atomic::Ordering;
+use portolan_abi::port::PortName;
+use portolan_shm::lent::{Change, look};
+use std::sync::Arc;
 
 /// A port of a domain that is remembered: nobody counts it as a right, and as long as the port lives a
 /// right on it can be made.
@@ -47,12 +49,21 @@ impl KnownPort {
     /// ([`ReceiveRight::request_no_more_senders`](crate::ReceiveRight::request_no_more_senders)), and
     /// was not told since.
     pub fn wants_no_more_senders(&self) -> bool {
-        let Some(right) = self.right() else {
-            return false;
-        };
-        // Of this very port, because a right on it is there.
-        let wanted = right.to.queue().port.sleep.wanted.load(Ordering::SeqCst);
-        wanted & event::NO_MORE_SENDERS != 0
+        self.change() == Some(Change::WantsSenders)
+    }
+
+    /// What a node that has lent it wants to know, as things are.
+    pub(super) fn change(&self) -> Option<Change> {
+        self.0.member.present().ok()?;
+        look(self.0.queue().port, self.0.port)
+    }
+
+    pub(super) fn name(&self) -> PortName {
+        self.0.port
+    }
+
+    pub(super) fn is_of(&self, member: &Arc<Member>) -> bool {
+        Arc::ptr_eq(&self.0.member, member)
     }
 }
 

@@ -22,6 +22,7 @@
 //! | write it out: header, extents, rights, time left | [`Message::header`], [`Message::slices`], [`Message::take_rights`], [`time_left`] |
 //! | receive it over there, straight into extents of that domain | [`Incoming`] |
 //! | know a port again by a right that is to travel, and make a right on it when one comes home | [`KnownPort`], [`SpannedPort::of`] |
+//! | learn which of the ports that other nodes were lent have closed, or want to know their senders | [`Span::lend`], [`Span::changed`] |
 //! | let the message of a send-once right, or of its end, come in | [`ProxyPort::make_send_once`], [`Taken::Once`], [`Taken::OnceDropped`] |
 //! | send it to the port there | [`SendRight::send`], [`SendOnceRight::send`] |
 //! | ask the port there, and learn what became of that, of any number in one wait set | [`asks_for`], [`SendRight::begin_request`], [`Answered::take`] |
@@ -74,7 +75,7 @@ pub use incoming::Incoming;
 pub use known::KnownPort;
 pub(crate) use programs::span as span_by_node;
 pub use programs::{programs_socket, state_directory};
-pub use span::{Node, Query, Span, SpannedPort};
+pub use span::{LentNotice, Node, Query, Span, SpannedPort};
 
 use crate::port::{check_node, may_travel};
 use crate::wait::Armable;

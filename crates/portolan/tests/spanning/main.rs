@@ -4,6 +4,7 @@
 mod across;
 mod answers;
 mod deaths;
+mod lent;
 mod programs;
 
 use portolan::proxy::{ProxyPort, Span};

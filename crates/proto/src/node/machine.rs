@@ -50,6 +50,8 @@ pub struct Node<P> {
     pub(super) ports: BTreeMap<PortKey, Port>,
     /// The same, by the names that they keep for life.
     pub(super) by_id: BTreeMap<PortId, PortKey>,
+    /// When the unused credit of ports is looked at. Some are gone by now.
+    pub(super) reviews: BTreeSet<(Time, PortKey)>,
     /// Rights that it has been given and has no loans of yet.
     pub(super) borrows: BTreeMap<BorrowKey, Borrow<P>>,
     pub(super) last_borrow: u64,
@@ -118,6 +120,7 @@ impl<P: Clone> Node<P> {
             connections: BTreeMap::new(),
             ports: BTreeMap::new(),
             by_id: BTreeMap::new(),
+            reviews: BTreeSet::new(),
             borrows: BTreeMap::new(),
             last_borrow: 0,
             claimed: Vec::new(),
@@ -575,18 +578,24 @@ impl<P: Clone> Node<P> {
             if let Some(entry) = self.ports.get_mut(&port) {
                 let is_contended = !entry.waiting.is_empty() && entry.promised > 0;
                 let review = now.after(self.settings.credit_lapses_after);
-                entry.review = is_contended.then(|| entry.review.unwrap_or(review));
+                let before = entry.review;
+                entry.review = is_contended.then(|| before.unwrap_or(review));
+                if let Some(at) = before {
+                    self.reviews.remove(&(at, port));
+                }
+                self.reviews.extend(entry.review.map(|at| (at, port)));
             }
         }
     }
 
     /// Takes credit back that flows do not use while others wait.
     pub(super) fn review_credit(&mut self, now: Time) {
-        let is_due = |port: &Port| port.review.is_some_and(|at| at <= now);
-        let due = self.ports.iter().filter(|(_, port)| is_due(port));
-        let due: Vec<PortKey> = due.map(|(key, _)| *key).collect();
-        for port in due {
-            let Some(entry) = self.ports.get_mut(&port) else {
+        while let Some((at, port)) = self.reviews.first().copied()
+            && at <= now
+        {
+            self.reviews.pop_first();
+            let entry = self.ports.get_mut(&port);
+            let Some(entry) = entry.filter(|entry| entry.review == Some(at)) else {
                 continue;
             };
             entry.review = None;
@@ -603,7 +612,7 @@ impl<P: Clone> Node<P> {
     }
 
     pub(super) fn next_review(&self) -> Option<Time> {
-        self.ports.values().filter_map(|port| port.review).min()
+        self.reviews.first().map(|(at, _)| *at)
     }
 }
 

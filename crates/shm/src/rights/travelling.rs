@@ -32,7 +32,9 @@
 //! A space that dies with `moving` above zero leaves `travelling` too large, perhaps, and never
 //! too small. The host says so in the count (*doubtful*) before it empties the dead row. A
 //! doubtful count is put right by the next process that counts, if it finds no row that is moving
-//! such a right, before and after it has counted the rights in all slots, and neither word changed.
+//! such a right, before and after it has counted the rights in all slots, and neither word changed
+//! ([`Doubt`]). The host counts for all doubtful ports at once: one look at each slot, however many
+//! ports there are.
 
 use super::{RightRow, counted};
 use crate::atomic::{Ordering, store_load_barrier};
@@ -122,26 +124,85 @@ where
         if moving {
             return false;
         }
-        let count = in_slots().min(MOST_SENDS);
+        let doubt = Doubt {
+            line,
+            port,
+            word,
+            departures,
+        };
+        // Before the rows are looked at again, those of spaces too that have come meanwhile.
+        let in_slots = in_slots();
+        if !doubt.settle(rows(), in_slots) {
+            return false;
+        }
+    }
+}
+
+/// A doubtful count, as it was before the rights in slots are counted.
+#[must_use = "it stays doubtful until it is settled"]
+pub struct Doubt<'r> {
+    line: &'r RightsLine,
+    port: PortName,
+    word: u64,
+    departures: u64,
+}
+
+impl<'r> Doubt<'r> {
+    /// That of a port, if its count is doubtful, and no row is moving such a right now.
+    pub fn of<'a, R>(entry: &'r PortEntry, port: PortName, rows: impl FnOnce() -> R) -> Option<Self>
+    where
+        R: Iterator<Item = RightRow<'a>>,
+    {
+        let line = &entry.rights;
+        let departures = line.departures.load(Ordering::SeqCst);
+        let word = line.travelling.load(Ordering::SeqCst);
+        let is_doubtful = counted::of::<Travelling>(word, port).doubtful;
+        let doubt = Self {
+            line,
+            port,
+            word,
+            departures,
+        };
+        (is_doubtful && !is_moving(rows(), port)).then_some(doubt)
+    }
+
+    /// The port.
+    pub fn port(&self) -> PortName {
+        self.port
+    }
+
+    /// Puts the count right, after so many rights were counted in slots; whether nothing has moved
+    /// meanwhile. The rows are those of all spaces that there are after that count.
+    pub fn settle<'a>(self, rows: impl Iterator<Item = RightRow<'a>>, in_slots: u32) -> bool {
+        let line = self.line;
         // Again: a taker whose message was not counted has begun before it took.
-        if self::moving(rows(), port) != Some(false) || !is_still() {
+        let is_still = !is_moving(rows, self.port)
+            && line.travelling.load(Ordering::SeqCst) == self.word
+            && line.departures.load(Ordering::SeqCst) == self.departures;
+        if !is_still {
             return false;
         }
         let now = Travelling {
-            count,
+            count: in_slots.min(MOST_SENDS),
             doubtful: false,
-            ..travelling
+            ..counted::of(self.word, self.port)
         };
         // Subtracts what a dead space has left in the count. The first corrector wins: after
         // another correction and another death the word differs by its number of doubts.
-        let exchanged =
-            line.travelling
-                .compare_exchange(word, now.pack(), Ordering::SeqCst, Ordering::Relaxed);
-        if exchanged.is_err() {
-            return false;
-        }
+        let exchanged = line.travelling.compare_exchange(
+            self.word,
+            now.pack(),
+            Ordering::SeqCst,
+            Ordering::Relaxed,
+        );
         crate::mark!("rights.corrected");
+        exchanged.is_ok()
     }
+}
+
+/// Whether a row says that its space is moving a right on `port`.
+fn is_moving<'r>(mut rows: impl Iterator<Item = RightRow<'r>>, port: PortName) -> bool {
+    rows.any(|row| row.counts(port).moving > 0)
 }
 
 /// Whether a row says that its space is moving a right on `port`; nothing, if one has a right.

@@ -1,5 +1,5 @@
 //! Lists mutants of entries of spaces, names, watches and events: A1 to A4 of `shm/space`, N1 and N3
-//! of `shm/names`, N1 of `shm/watch`, E1 of `shm/queue/events`, U1 and U2 of `shm/queue_memory`, and of the
+//! of `shm/names`, N1 of `shm/watch`, L1 to L3 of `shm/lent`, E1 of `shm/queue/events`, U1 and U2 of `shm/queue_memory`, and of the
 //! addresses of domains.
 
 use super::{Mutant, Test, library, model};
@@ -9,6 +9,7 @@ const NAMES: &str = "crates/shm/src/names.rs";
 const EVENTS: &str = "crates/shm/src/queue/events.rs";
 const QUEUE_MEMORY: &str = "crates/shm/src/queue_memory.rs";
 const ADDRESSES: &str = "crates/portolan/src/hosting/addresses.rs";
+const LENT: &str = "crates/shm/src/lent.rs";
 const LOOK: &str = "crates/portolan/src/port/receive/look.rs";
 
 pub(super) const MUTANTS: &[Mutant] = &[
@@ -68,6 +69,60 @@ pub(super) const MUTANTS: &[Mutant] = &[
         found_by: model("loom_rights", "a_watch_is_not_fired_for_an_earlier_one"),
     },
     Mutant {
+        name: "lent-looked-at-before",
+        breaks: "L1: of a node that lends and a space that closes neither sees the other",
+        file: LENT,
+        find: "        let (leaf, bit) = place(index);
+        store_load_barrier();
+        self.lent[leaf].load(Ordering::SeqCst) & bit != 0",
+        replace: "        let (leaf, bit) = place(index);
+        self.lent[leaf].load(Ordering::SeqCst) & bit != 0",
+        found_by: model(
+            "loom_lent",
+            "a_port_that_closes_while_it_is_lent_is_told_of",
+        ),
+    },
+    Mutant {
+        name: "lent-any-generation",
+        breaks: "L2: the close of a port is hidden by the next one of its entry",
+        file: LENT,
+        find: "if !lives || status.generation != port.generation {",
+        replace: "if !lives {",
+        found_by: model(
+            "loom_lent",
+            "the_next_port_of_an_entry_is_not_taken_for_the_closed_one",
+        ),
+    },
+    Mutant {
+        name: "lent-from-above",
+        breaks: "L3: a change that is told while the node takes others is lost",
+        file: LENT,
+        find: "        self.changed[leaf].fetch_or(bit, Ordering::AcqRel);
+        crate::mark!(\"lent.changing\");
+        self.summary[leaf / 64].fetch_or(1 << (leaf % 64), Ordering::SeqCst);
+",
+        replace: "        self.summary[leaf / 64].fetch_or(1 << (leaf % 64), Ordering::SeqCst);
+        crate::mark!(\"lent.changing\");
+        self.changed[leaf].fetch_or(bit, Ordering::AcqRel);
+",
+        found_by: model(
+            "loom_lent",
+            "changes_beside_a_look_are_found_by_it_or_by_the_next",
+        ),
+    },
+    Mutant {
+        name: "lent-untold-at-a-close",
+        breaks: "a node is not told of a lent port that closes",
+        file: "crates/portolan/src/port/close.rs",
+        find: "    lent::tell(member, index);
+",
+        replace: "",
+        found_by: library(
+            "spanning",
+            "lent::a_node_is_told_of_the_ports_that_change_and_of_no_others",
+        ),
+    },
+    Mutant {
         name: "events-any-generation",
         breaks: "E1: a port is told of what an earlier one of its entry was told of",
         file: EVENTS,
@@ -79,7 +134,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "events-not-looked-at-again",
         breaks: "a receiver is told that no sender is left, and there is one again",
         file: LOOK,
-        find: "if !asked || !rights::is_unused(member, port) {",
+        find: "if !asked || !senders::is_unused(member, port) {",
         replace: "if !asked {",
         found_by: library(
             "rights",

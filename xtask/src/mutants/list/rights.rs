@@ -43,6 +43,17 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ),
     },
     Mutant {
+        name: "rights-settled-although-moved",
+        breaks: "R2: a doubtful count is put right by what was in slots before a right has moved",
+        file: TRAVELLING,
+        find: "            && line.departures.load(Ordering::SeqCst) == self.departures;",
+        replace: ";",
+        found_by: model(
+            "loom_rights",
+            "a_count_is_put_right_beside_a_sender_and_a_taker",
+        ),
+    },
+    Mutant {
         name: "rights-any-generation",
         breaks: "R3: a dead name takes the place of the count of the entry's present port",
         file: "crates/shm/src/rights/counted.rs",

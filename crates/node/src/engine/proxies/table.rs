@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use portolan::proxy::{KnownPort, ProxyPort};
-use portolan_abi::node::NodeId;
+use portolan_abi::node::{NodeId, PORT_SECRET, PortId};
 use portolan_proto::node::{BorrowKey, DomainKey, FlowKey, Gift, Given};
 
 use super::{IDLE, Place, Proxies, Proxy};
@@ -33,7 +33,6 @@ impl Proxies {
         borrow: BorrowKey,
         port: Box<ProxyPort>,
     ) {
-        self.last += 1;
         let number = KnownPort::of(&port.make_send()).number();
         let reference = &given.reference;
         let proxy = Proxy {
@@ -55,9 +54,66 @@ impl Proxies {
             sent: 0,
             flushes: VecDeque::new(),
         };
-        self.all.insert(self.last, proxy);
+        self.insert(proxy);
         self.by_borrow.insert(borrow, self.last);
-        self.by_number.insert((domain, number), self.last);
+    }
+
+    /// Has a proxy more, which is the last then.
+    pub(super) fn insert(&mut self, proxy: Proxy) {
+        self.last += 1;
+        let id = self.last;
+        self.by_number.insert((proxy.domain, proxy.number), id);
+        self.by_port.insert((proxy.foreign(), id));
+        self.by_home.insert((proxy.home, id));
+        self.all.insert(id, proxy);
+    }
+
+    /// Has one less; what it waits for the caller ends.
+    pub(super) fn remove(&mut self, id: u64) -> Option<Proxy> {
+        self.set_idle(id, None);
+        self.holds_none(id);
+        let proxy = self.all.remove(&id)?;
+        self.by_number.remove(&(proxy.domain, proxy.number));
+        self.by_port.remove(&(proxy.foreign(), id));
+        self.by_home.remove(&(proxy.home, id));
+        Some(proxy)
+    }
+
+    /// The proxy of a port to which this flow leads, if it has one that is of this association, or of
+    /// none yet.
+    pub(super) fn of_port(
+        &self,
+        domain: DomainKey,
+        port: PortId,
+        secret: [u8; PORT_SECRET],
+        flow: FlowKey,
+    ) -> Option<u64> {
+        let foreign = (domain, port, secret);
+        let is_now = |its: FlowKey| (its.peer, its.association) == (flow.peer, flow.association);
+        let mut its = self.by_port.range((foreign, 0)..=(foreign, u64::MAX));
+        let its = its.find(|(_, id)| {
+            let proxy = self.all.get(id);
+            proxy.is_some_and(|proxy| proxy.flow.is_none_or(is_now))
+        });
+        its.map(|(_, id)| *id)
+    }
+
+    /// A proxy is without senders since then, or is not.
+    pub(super) fn set_idle(&mut self, id: u64, since: Option<Duration>) {
+        let Some(proxy) = self.all.get_mut(&id) else {
+            return;
+        };
+        if let Some(before) = std::mem::replace(&mut proxy.idle_since, since) {
+            self.idle.remove(&(before, id));
+        }
+        self.idle.extend(since.map(|since| (since, id)));
+    }
+
+    /// A proxy has no request any more that is one too many.
+    pub(super) fn holds_none(&mut self, id: u64) {
+        if let Some(proxy) = self.all.get(&id) {
+            self.holding.remove(&(proxy.home, proxy.domain, id));
+        }
     }
 
     /// The proxy of a borrow that has ended.
@@ -89,7 +145,6 @@ impl Proxies {
 
     /// When a proxy has been without senders for long enough.
     pub(in crate::engine) fn wake_at(&self) -> Option<Duration> {
-        let idle = self.all.values().filter_map(|proxy| proxy.idle_since);
-        idle.min().map(|since| since + IDLE)
+        self.idle.first().map(|(since, _)| *since + IDLE)
     }
 }

@@ -3,8 +3,9 @@
 use super::{Origin, QueueClosed, ReceiveRight};
 use crate::Extent;
 use crate::port::message::{INLINE_HEADER, INLINE_WORDS, Message, Notice};
-use crate::port::rights::{self, Right};
+use crate::port::rights::Right;
 use crate::port::send;
+use crate::port::senders;
 use crate::port::watches;
 use crate::port::wire::{self, Contents};
 use crate::space::record::{About, Begun};
@@ -249,7 +250,7 @@ impl ReceiveRight {
             // Before the count: a right that is dropped after it raises the event again.
             sleep.take_event(event::NO_MORE_SENDERS);
             let asked = sleep.wanted.load(Ordering::SeqCst) & event::NO_MORE_SENDERS != 0;
-            if !asked || !rights::is_unused(member, port) {
+            if !asked || !senders::is_unused(member, port) {
                 // We were told already; or a new right was made since.
                 return None;
             }
@@ -268,6 +269,10 @@ impl ReceiveRight {
                 true => Notice::Unreachable { token },
                 false => Notice::Reachable { token },
             }
+        } else if events & event::DEAD_NAME == 0 {
+            // Of a node's port: its bits say what it is, and are looked at by who receives here.
+            sleep.take_event(event::LENT);
+            return None;
         } else {
             sleep.take_event(event::DEAD_NAME);
             let (token, more) = watches::take_fired(member, port)?;

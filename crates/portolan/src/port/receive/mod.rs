@@ -10,7 +10,7 @@ pub(super) use look::Short;
 pub(super) use origin::Origin;
 
 use super::rights::{self, Right};
-use super::{SendOnceRight, SendRight, close};
+use super::{SendOnceRight, SendRight, close, lent, senders};
 use crate::port::message::{Message, Notice};
 use crate::port::sealed::SealedStore;
 use crate::space::Member;
@@ -307,12 +307,13 @@ impl ReceiveRight {
             .sleep
             .wanted
             .fetch_or(event::NO_MORE_SENDERS, Ordering::SeqCst);
+        lent::tell(&self.at.member, self.at.port.index);
         rights::check_senders(&self.at.member, self.at.port);
     }
 
     /// How many send rights there are, held or travelling.
     pub fn senders(&self) -> u32 {
-        rights::senders(&self.at.member, self.at.port)
+        senders::senders(&self.at.member, self.at.port)
     }
 
     /// Messages that wait.

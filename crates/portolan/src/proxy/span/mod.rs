@@ -21,13 +21,17 @@
 //!   killed, full or lies. What it holds of a query ends with the call, and the node can
 //!   [tell](Query::is_wanted).
 //! - **P4** What the node answers is read whole or not at all.
+//! - **P5** What the node [lends](Span::lend) is forgotten before its port closes, or by the node that
+//!   comes after it: no bit of one node's is another one's.
 
 mod connect;
+mod lent;
 mod nodes;
 mod query;
 #[cfg(test)]
 mod tests;
 
+pub use lent::LentNotice;
 pub use nodes::Node;
 pub use query::Query;
 
@@ -37,6 +41,7 @@ use crate::space::Member;
 use crate::space::entry::has_died;
 use crate::wait::Armable;
 use crate::{BindError, Deadline, Domain, PortOptions, ReceiveError, ReceiveRight, SendRight};
+use lent::Lent;
 use portolan_abi::codec::Record;
 use portolan_abi::limits::MAX_NODE_NAME;
 use portolan_abi::node::{Asks, NODE_PORT, NamesQuestion};
@@ -85,6 +90,7 @@ const LOOK: Duration = Duration::from_millis(2);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Span {
+    lent: Lent,
     port: ReceiveRight,
     node: String,
     ports: BTreeSet<String>,
@@ -141,6 +147,7 @@ impl Span {
             std::thread::sleep(LOOK);
         };
         Ok(Self {
+            lent: Lent::new(member, port.at().port),
             port,
             node: node.to_owned(),
             ports: BTreeSet::new(),
@@ -266,6 +273,15 @@ fn other_node(member: &Member, late: bool) -> Option<BindError> {
     (same || late).then_some(BindError::Spanned { node, space })
 }
 
+impl Drop for Span {
+    fn drop(&mut self) {
+        let at = self.port.at();
+        if at.member.present().is_ok() {
+            Lent::end(&at.member, at.port);
+        }
+    }
+}
+
 impl std::fmt::Debug for Span {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Span")
@@ -285,10 +301,11 @@ impl Armable for Span {
     }
 
     fn may_have(&mut self) -> bool {
-        self.port.may_have()
+        self.port.may_have() || self.lent.may_have(self.member())
     }
 
     fn arm_for(&mut self, link: u64) -> bool {
-        self.port.arm_for(link)
+        // Armed, then looked at: a change that is not seen here finds the port armed.
+        self.port.arm_for(link) && (link == 0 || !self.lent.may_have(self.member()))
     }
 }

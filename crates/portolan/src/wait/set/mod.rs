@@ -212,14 +212,17 @@ impl WaitSet {
     pub fn remove<T: Waitable>(&mut self, token: Token<T>) -> Option<T> {
         self.get(token)?;
         let place = &mut self.places[token.index as usize];
-        place.loosen();
+        // What is armed is not among the loose, which may be very many.
+        if !place.loosen() {
+            self.loose.retain(|i| *i != token.index);
+        }
+        let place = &mut self.places[token.index as usize];
         if self.alarms.forget(token.index, place) {
             self.ring();
         }
         let place = &mut self.places[token.index as usize];
         let waitable: Box<dyn Any> = place.waitable.take()?;
         place.generation = place.generation.wrapping_add(1);
-        self.loose.retain(|i| *i != token.index);
         self.vacant.push(token.index);
         waitable.downcast().ok().map(|it| *it)
     }
