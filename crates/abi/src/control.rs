@@ -3,6 +3,7 @@
 //! ```text
 //! member -> host   Arrived                  "mapped, and a member"
 //! member -> host   Leaving                  "return what I held", answered by Gone
+//! member -> host   Succeeds                 "let me host", answered by the host word
 //! host   -> member Back                     answers a Return: "I am your host now"
 //!
 //! member -> host   Offer n                  "I offer this", answered by Done n or Declined n
@@ -30,6 +31,8 @@ pub enum FromMember {
     Arrived,
     /// It leaves in good order.
     Leaving,
+    /// It would host in the host's place.
+    Succeeds,
     /// It offers something.
     Offer(Announcement),
     /// With descriptors of its memory: the delegation for the offer of this number, which follows.
@@ -103,6 +106,7 @@ codes! {
     enum Tag: u8 {
         Arrived = b'A',
         Leaving = b'L',
+        Succeeds = b'S',
         Offer = b'O',
         Withdraw = b'W',
         Delegate = b'E',
@@ -154,6 +158,7 @@ impl FromMember {
         match self {
             Self::Arrived => head(Tag::Arrived, 0, 0),
             Self::Leaving => head(Tag::Leaving, 0, 0),
+            Self::Succeeds => head(Tag::Succeeds, 0, 0),
             Self::Received => head(Tag::Received, 0, 0),
             Self::Withdraw(number) => head(Tag::Withdraw, 0, *number),
             Self::Delegate(number, delegation) => {
@@ -181,6 +186,7 @@ impl FromMember {
         let (said, fine) = match tag {
             Tag::Arrived => (Self::Arrived, alone),
             Tag::Leaving => (Self::Leaving, alone),
+            Tag::Succeeds => (Self::Succeeds, alone),
             Tag::Received => (Self::Received, alone),
             Tag::Withdraw => (Self::Withdraw(number), plain),
             Tag::Delegate => (Self::Delegate(number, from.field("delegation")?), plain),

@@ -23,6 +23,8 @@ impl Engine {
         let key = DomainKey(self.last_domain);
         let name = self.node.name().to_owned();
         let span = Span::new(key, settings, domain, &name)?;
+        // A node outlives programs.
+        span.domain.prefer_to_host();
         self.node.set_budget(key, span.most / 4);
         self.machine.spans.insert(key, span);
         self.tell_nodes();

@@ -306,3 +306,37 @@ fn a_peer_that_reads_nothing_holds_up_nobody_else() {
     roof.signal("CONT");
     until("it is up again", || crate::peers(&hall, "up").len() == 2);
 }
+
+/// The domain is a program's first. Its node hosts it, and gives the role back, in good order or not.
+#[test]
+fn a_node_hosts_the_domains_that_it_spans_and_a_program_does_after_it() {
+    let mut hall = Machine::new("hall");
+    hall.init();
+    let local = unique("hosted");
+    let domain = Domain::join(&local).unwrap();
+    assert!(domain.is_host());
+    for killed in [false, true] {
+        hall.up();
+        if !killed {
+            hall.succeeds(&["span", "cameras", "--local", &local]);
+        }
+        until("the node hosts", || !domain.is_host());
+        assert!(is_answered(&local));
+        let port = domain.bind(PortOptions::named("beside")).unwrap();
+        assert!(domain.connect("beside", PATIENCE).unwrap().is_live());
+        drop(port);
+        if killed {
+            hall.kill();
+        } else {
+            hall.succeeds(&["leave"]);
+            hall.has_ended();
+        }
+        until("the program hosts again", || domain.is_host());
+        assert!(is_answered(&local));
+    }
+}
+
+/// Whether a domain's host shows it to who looks.
+fn is_answered(domain: &str) -> bool {
+    prints(&["ls", domain]).is_some()
+}

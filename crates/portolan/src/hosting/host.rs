@@ -44,6 +44,8 @@ pub(super) struct Host {
     pub(super) offer_table: OfferTable,
     /// The threads that copy to and from delegated memory.
     pub(super) copy_brokers: CopyBrokers,
+    /// The member that has asked for the role.
+    heir: Option<HostWord>,
 }
 
 /// A space that we watch.
@@ -84,6 +86,22 @@ pub(super) fn resign(member: &Member) {
     portolan_shm::mark!("host.resigned");
 }
 
+/// Hands the host's role to another member: **the commit point of that** (D9). Fails only if we
+/// do not host.
+fn pass(member: &Member, heir: HostWord) -> bool {
+    let word = &member.tables().header.host.word;
+    portolan_shm::mark!("host.passing");
+    // Release: what we did as host is seen by the heir.
+    let passed = word.compare_exchange(
+        me(member).pack(),
+        heir.pack(),
+        Ordering::AcqRel,
+        Ordering::Acquire,
+    );
+    portolan_shm::mark!("host.passed");
+    passed.is_ok()
+}
+
 /// Whether the region's descriptor still is the region's, so that we could hand it out.
 pub(super) fn region_is_ours(member: &Member) -> bool {
     memory::verify(member.region.fd(), member.tables().geometry.len).is_ok()
@@ -101,6 +119,7 @@ impl Host {
             admission,
             offer_table: OfferTable::default(),
             copy_brokers: CopyBrokers::new()?,
+            heir: None,
         })
     }
 
@@ -307,6 +326,7 @@ impl Host {
                 Some(FromMember::Offer(offer)) => self.offered(member, sockets, index, offer),
                 Some(FromMember::Withdraw(number)) => self.withdrawn(member, index, number),
                 Some(FromMember::Received) => self.received(member, index),
+                Some(FromMember::Succeeds) => self.heir = Some(by),
                 // Closed, or not what a member says: the connection is of no use any more.
                 Some(FromMember::Delegate(..)) | None => self.hung_up(member, index),
             }
@@ -370,6 +390,18 @@ impl Host {
                 })
             });
         }
+    }
+
+    /// The member that has asked for the role, if it still can have it.
+    fn take_heir(&mut self, member: &Member) -> Option<HostWord> {
+        let heir = self.heir.take()?;
+        let mut watched = self.watched.iter();
+        let its = watched.find(|w| (w.space, w.incarnation) == (heir.space, heir.incarnation))?;
+        let entry = member.tables().spaces.get(usize::from(heir.space))?;
+        let status = entry::status(entry);
+        let is_live = status.phase == SpacePhase::Live && status.incarnation == heir.incarnation;
+        // Should it die, or leave, after this look, it is succeeded as any host.
+        (is_live && !its.done && its.connection.is_some() && !its.pidfd.is_dead()).then_some(heir)
     }
 
     /// Leaves in good order: the host returns what it held itself, and lays the role down.
@@ -492,7 +524,46 @@ impl MembershipThread {
             if !acted.ok_or(Stop::Told)? {
                 return self.give_up();
             }
+            if self.hand_over(sockets)? {
+                return Ok(());
+            }
         }
+    }
+
+    /// Hands the role to the member that has asked for it, if one has, and watches it from then on;
+    /// whether it did.
+    ///
+    /// Newcomers that have not greeted, and clients that wait, come again, as after a host's death.
+    fn hand_over(&mut self, sockets: &HostSockets) -> Result<bool, Stop> {
+        let asked = matches!(&self.role, Role::Host(host) if host.heir.is_some());
+        // Relaxed: of two that prefer to host, the one that does goes on.
+        if !asked || sockets.prefers.load(Ordering::Relaxed) {
+            return Ok(false);
+        }
+        let passed = self.attend(|thread, member| {
+            let Role::Host(host) = &mut thread.role else {
+                return false;
+            };
+            let Some(heir) = host.take_heir(member) else {
+                return false;
+            };
+            host.copy_brokers.stop();
+            let (domain, space) = (member.domain.as_str(), heir.space);
+            tracing::info!(domain, space, "the host's role is handed to another member");
+            pass(member, heir)
+        });
+        if !passed.ok_or(Stop::Told)? {
+            return Ok(false);
+        }
+        // Only now the connections close, the heir's too: a member that sees that finds the word changed.
+        let role = std::mem::replace(&mut self.role, Role::Member(Control::default()));
+        if let Role::Host(host) = role {
+            for watched in host.watched {
+                drop(watched);
+                portolan_shm::mark!("host.passed_on");
+            }
+        }
+        Ok(true)
     }
 
     /// Ends all copies for importers, before another member can host.

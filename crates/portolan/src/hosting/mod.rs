@@ -27,7 +27,8 @@
 //! - **D1** At most one living space has the host word, and only it writes the entries of other
 //!   spaces that are live or dead. For free entries and those of newcomers see D7.
 //! - **D2** A member takes the host word when no space has it, or from a space whose pidfd is
-//!   readable, or which has executed another program and so cannot touch the region any more.
+//!   readable, or which has executed another program and so cannot touch the region any more. Or it is
+//!   given the word (D9).
 //! - **D3** A space's entry is handed out again only after its reclaim has finished; its
 //!   incarnation then goes up.
 //! - **D4** The two listening sockets, the host's and the fallback one, are made once and shared by
@@ -44,6 +45,10 @@
 //!   `portolan_shm::space`).
 //! - **D8** A member that does not answer is not taken for dead, the host neither: a stopped host
 //!   stays host, and no other member reclaims, hands off or hosts meanwhile.
+//! - **D9** A host hands the host word to a member that has asked for it, unless it prefers to host
+//!   itself. From that one exchange on the member hosts: if it dies, stops or leaves, that is a host's
+//!   death, stop or leave. The former host has ended all its copies before, and touches no other
+//!   space's entry after.
 
 mod addresses;
 mod admit;

@@ -471,6 +471,7 @@ impl Search<'_> {
             listener,
             prompt: Descriptor::new(prompt),
             stopping: AtomicBool::new(false),
+            prefers: AtomicBool::new(false),
             address: self.address.clone(),
             fallback_address: self.fallback.clone(),
             owner: self.settings.owner,

@@ -3,7 +3,7 @@
 //! ```text
 //!            pidfd readable, or host word vacant: compare-exchange
 //! watching -----------------------------------------------------> host
-//!    ^  |                                            | lost
+//!    ^  |                                            | lost, or handed to a member that asked
 //!    |  +-- connection ended, host alive --> return  |
 //!    +---------- host answers: known <----------+----+
 //! ```
@@ -54,6 +54,8 @@ pub(super) struct Control {
     pause: Option<Duration>,
     /// Offers and withdrawals that it has not answered.
     unanswered: u32,
+    /// It was asked for its role.
+    asked: bool,
     /// Newcomers that come to us because the host does not answer them.
     admission: Admission,
 }
@@ -67,6 +69,7 @@ impl Default for Control {
             trusted: false,
             pause: None,
             unanswered: 0,
+            asked: false,
             admission: Admission::default(),
         }
     }
@@ -229,6 +232,16 @@ impl Control {
         }
     }
 
+    /// Asks the host for its role, once on each connection, if this process is to host.
+    fn ask_for_role(&mut self, sockets: &HostSockets) {
+        // Acquire: pairs with the Release before the prompt.
+        if self.known.is_some() && !self.asked && sockets.prefers.load(Ordering::Acquire) {
+            self.asked = true;
+            self.say(&FromMember::Succeeds);
+            portolan_shm::mark!("host.asking");
+        }
+    }
+
     /// Says something to the host. There is room for it, unless it does not read what it
     /// owes an answer to.
     fn say(&mut self, record: &FromMember) {
@@ -298,6 +311,7 @@ impl Control {
         self.connection = None;
         self.known = None;
         self.unanswered = 0;
+        self.asked = false;
     }
 
     /// Sleeps until the host is dead, says something, or hangs up, until newcomers come to us, or
@@ -358,6 +372,7 @@ impl MembershipThread {
             };
             if let Role::Member(control) = &mut self.role {
                 control.announce(&self.offers);
+                control.ask_for_role(sockets);
                 let until = control.deadline();
                 let newcomers =
                     control.sleep(&self.offers, Some(sockets), pidfd.as_ref(), until)?;
@@ -469,7 +484,9 @@ impl MembershipThread {
             self.role = Role::Host(Box::new(host));
             return Ok(Turn::Host);
         }
-        // We have no descriptors to watch the others with. Another member may have.
+        // We have no descriptors to watch the others with. Another member may have, and is not asked for
+        // the role again.
+        sockets.prefers.store(false, Ordering::Relaxed);
         host::resign(member);
         control.known = None;
         Ok(Turn::Sleep(None))

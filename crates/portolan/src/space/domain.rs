@@ -52,6 +52,25 @@ impl Domain {
         host_of(&self.member) == me(&self.member)
     }
 
+    /// Has this process host the domain from now on, as a daemon does that outlives programs: the member
+    /// that hosts hands its role over, unless it prefers to host itself. Does not wait:
+    /// [`is_host`](Self::is_host) says when it has happened. Members go on meanwhile, and newcomers are let
+    /// in. If another member takes over, because this process did not answer, it is asked too.
+    ///
+    /// When this process leaves or dies another member hosts, as ever.
+    ///
+    /// ```
+    /// let domain = portolan::Domain::private()?;
+    /// domain.prefer_to_host();
+    /// assert!(domain.is_host());
+    /// # Ok::<(), portolan::JoinError>(())
+    /// ```
+    pub fn prefer_to_host(&self) {
+        if self.member.present().is_ok() {
+            self.member.host_connection.prefer_to_host();
+        }
+    }
+
     /// How extents are protected in this domain.
     pub fn protection(&self) -> Protection {
         self.member.protection

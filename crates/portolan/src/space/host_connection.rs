@@ -83,6 +83,8 @@ pub(crate) struct HostSockets {
     pub(crate) prompt: Descriptor<EventFd>,
     /// Whether a prompt means that it must stop.
     pub(crate) stopping: AtomicBool,
+    /// Whether this process is to host: it asks each host that knows it for the role.
+    pub(crate) prefers: AtomicBool,
     pub(crate) address: Address,
     pub(crate) fallback_address: Address,
     /// The user who owns the domain.
@@ -177,6 +179,15 @@ impl HostConnection {
             // Fails only in a process that has lost its descriptors; other calls report that.
             let _ = sockets.prompt.notify();
         }
+    }
+
+    /// Has the membership thread ask for the host's role from now on.
+    pub(crate) fn prefer_to_host(&self) {
+        if let Some(sockets) = &self.shared.sockets {
+            // Release: before the prompt. Nothing else goes with it.
+            sockets.prefers.store(true, Ordering::Release);
+        }
+        self.prompt();
     }
 
     pub(crate) fn settled(&self) -> Settled {

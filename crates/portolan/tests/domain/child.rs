@@ -110,6 +110,10 @@ impl State {
         match words[..] {
             ["join", name, ref options @ ..] => self.join(name, options),
             ["space"] => Ok(self.domain().space().to_string()),
+            ["prefer"] => {
+                self.domain().prefer_to_host();
+                Ok("done".to_owned())
+            }
             ["host?"] => Ok(self.domain().is_host().to_string()),
             ["clone"] => {
                 let other = self.domain().clone();

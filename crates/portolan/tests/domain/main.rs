@@ -18,6 +18,7 @@ mod observe;
 mod on_the_way;
 mod reclaim;
 mod refused;
+mod role;
 mod squatters;
 mod stopped;
 mod storm;
