@@ -156,8 +156,8 @@ fn many(count: usize) {
 
     // Half of the others want to know when no sender is left, and the roof drops three quarters.
     let began = Instant::now();
-    let ask = |at: usize| at % 2 == 0;
-    let keep = |at: usize| at % 4 == 0;
+    let ask = |at: usize| at.is_multiple_of(2);
+    let keep = |at: usize| at.is_multiple_of(4);
     for (at, it) in rest.iter_mut().enumerate().filter(|(at, _)| ask(*at)) {
         assert!(it.right.state() == RightState::Live, "{at}");
         it.port.request_no_more_senders();

@@ -9,7 +9,8 @@ use crate::proxy::KnownPort;
 use crate::space::Member;
 use portolan_abi::port::{PortName, RightKind, RightWord, event};
 use portolan_shm::lent::{Change, look};
-use std::collections::{BTreeMap, VecDeque};
+use smallvec::SmallVec;
+use std::collections::VecDeque;
 
 /// What a node is told of a port that it [lends](Span::lend).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,8 +33,8 @@ pub enum LentNotice {
 /// What a node has lent.
 #[derive(Debug, Default)]
 pub(super) struct Lent {
-    /// By entry and generation: an entry may have had several ports since the node looked.
-    ports: BTreeMap<(u16, u32), u64>,
+    /// By entry, which may have had several ports since the node looked: generation and token of each.
+    ports: Vec<SmallVec<[(u32, u64); 1]>>,
     /// Those that are to be looked at.
     due: VecDeque<PortName>,
 }
@@ -50,21 +51,48 @@ impl Lent {
         member.tables().lent.end(bell(port));
     }
 
-    fn of_entry(&self, index: u16) -> impl Iterator<Item = PortName> + '_ {
-        let range = self.ports.range((index, 0)..=(index, u32::MAX));
-        range.map(|((index, generation), _)| PortName {
-            index: *index,
-            generation: *generation,
-        })
+    /// What is lent of an entry.
+    fn of_entry(&self, index: u16) -> &[(u32, u64)] {
+        let ports = self.ports.get(usize::from(index));
+        ports.map_or(&[], |ports| ports)
     }
 
-    /// A port is not lent any more; its token.
-    fn forget(&mut self, member: &Member, port: PortName) -> Option<u64> {
-        let token = self.ports.remove(&(port.index, port.generation));
-        if self.of_entry(port.index).next().is_none() {
+    fn note(&mut self, port: PortName, token: u64) {
+        let index = usize::from(port.index);
+        if self.ports.len() <= index {
+            self.ports.resize_with(index + 1, SmallVec::new);
+        }
+        let ports = &mut self.ports[index];
+        ports.retain(|(generation, _)| *generation != port.generation);
+        ports.push((port.generation, token));
+    }
+
+    /// A port is not lent any more.
+    fn forget(&mut self, member: &Member, port: PortName) {
+        let Some(ports) = self.ports.get_mut(usize::from(port.index)) else {
+            return;
+        };
+        ports.retain(|(generation, _)| *generation != port.generation);
+        if ports.is_empty() {
             member.tables().lent.take_back(port.index);
         }
-        token
+    }
+
+    /// The token that a port is lent with.
+    fn token(&self, port: PortName) -> Option<u64> {
+        let mut ports = self.of_entry(port.index).iter();
+        let its = ports.find(|(generation, _)| *generation == port.generation);
+        its.map(|(_, token)| *token)
+    }
+
+    /// All ports of an entry are to be looked at.
+    fn look_at(&mut self, index: u16) {
+        let ports = self.ports.get(usize::from(index));
+        let names = ports.into_iter().flatten().map(|(generation, _)| PortName {
+            index,
+            generation: *generation,
+        });
+        self.due.extend(names);
     }
 
     /// Whether there may be something to say.
@@ -105,7 +133,7 @@ impl Span {
             return;
         }
         let name = port.name();
-        self.lent.ports.insert((name.index, name.generation), token);
+        self.lent.note(name, token);
         member.tables().lent.lend(name.index);
         // L1: after the bit.
         if port.change().is_some() {
@@ -135,20 +163,11 @@ impl Span {
         }
         loop {
             if self.lent.due.is_empty() && tables.lent.has_changed() {
-                let mut entries = Vec::new();
-                tables.lent.drain(|index| entries.push(index));
-                for index in entries {
-                    let Lent { ports, due } = &mut self.lent;
-                    let range = ports.range((index, 0)..=(index, u32::MAX));
-                    due.extend(range.map(|((index, generation), _)| PortName {
-                        index: *index,
-                        generation: *generation,
-                    }));
-                }
+                tables.lent.drain(|index| self.lent.look_at(index));
             }
             let port = self.lent.due.pop_front()?;
             // It was taken back meanwhile.
-            let Some(token) = self.lent.ports.get(&(port.index, port.generation)).copied() else {
+            let Some(token) = self.lent.token(port) else {
                 continue;
             };
             let entry = tables.ports.get(usize::from(port.index))?;
