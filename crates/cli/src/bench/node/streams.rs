@@ -87,8 +87,9 @@ impl Lane for Stream<'_> {
 
 /// The same system calls as between nodes, and nothing else.
 pub(super) struct Bare {
-    stream: TcpStream,
+    /// Dropped first: it ends when its client hangs up.
     server: Server,
+    stream: TcpStream,
     memory: Extent,
     _domain: Domain,
     lot: u64,

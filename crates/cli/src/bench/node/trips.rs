@@ -48,8 +48,9 @@ const PING_PONG: &str = "ping-pong of 64 B";
 
 /// A ping-pong over TCP.
 pub(super) struct Ping {
-    stream: TcpStream,
+    /// Dropped first: a server whose client hangs up ends, which is taken for a failure.
     _server: Server,
+    stream: TcpStream,
 }
 
 impl Ping {
