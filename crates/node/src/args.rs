@@ -162,9 +162,10 @@ pub(crate) struct UnspanArgs {
 /// they are linked; all believe both keys until the old one ends (--keep-old), and then the new one
 /// alone. Other nodes that have the old key need a copy of the new one.
 ///
-/// --revoke: the same, if somebody else may have the old key. It is believed no more, and what it has
-/// signed is refused: linked nodes have ten seconds to get new certificates, and nodes that are away
-/// now must join again, with another state directory. Forget nodes that you do not know first.
+/// --revoke: the same, if somebody else may have the old key. It is believed no more, nor are those
+/// of before, and what they have signed is refused: linked nodes have ten seconds to get new
+/// certificates, and nodes that are away now must join again, with another state directory. Forget
+/// nodes that you do not know first.
 #[derive(Debug, clap::Args)]
 #[command(after_help = concat!("Example:\n  portolan node authority --copy authority.pem\n  portolan node authority --install authority.pem\n  portolan node authority --rotate", exit_codes!()))]
 #[command(group = ArgGroup::new("what").required(true).args(["copy", "install", "rotate", "revoke"]))]

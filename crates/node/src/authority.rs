@@ -411,7 +411,8 @@ pub fn install(state: &State, text: &str, now: Moment) -> Result<()> {
 pub enum End {
     /// It is believed for so long, as long as its certificates should be.
     After(Duration),
-    /// It is believed no more from now on: somebody else may have its key.
+    /// It is believed no more from now on, nor those that it has followed: somebody else may have its
+    /// key.
     Now,
 }
 
@@ -437,7 +438,11 @@ pub fn rotate(state: &State, end: End, now: Moment) -> Result<Vec<Vec<u8>>> {
         stated.push(new.state(Stated::Forget(node), now)?);
     }
     if end == End::Now {
-        stated.push(new.state(Stated::Retire(old.key()?), now)?);
+        // Those of before, too: they are believed for a while after a rotation, and whoever has a copy
+        // of one could let nodes in.
+        for key in statements.believed_line(old.key()?, now) {
+            stated.push(new.state(Stated::Retire(key), now)?);
+        }
     }
     state.write(NEXT, &key.serialize_pem())?;
     Ok(stated)

@@ -320,7 +320,7 @@ fn rotate(state: &State, end: End, now: Moment) -> Result<()> {
     let key = NodeId(Authority::load(state)?.key()?);
     let old = match end {
         End::After(time) => format!("the old one is believed for {} s more", time.as_secs()),
-        End::Now => "the old one is believed no more".to_owned(),
+        End::Now => "those of before are believed no more".to_owned(),
     };
     say(&format!(
         "the authority's key is {key} now; {old}\nback it up again: portolan node authority --copy FILE"
