@@ -101,7 +101,7 @@ pub(crate) enum Command {
 /// Run the node, which links this machine's domains to those of other machines.
 ///
 /// Everything behind `node` goes to the program `portolan-node`, which lies beside this one or in
-/// PATH: init, invite, join, forget, span, unspan, authority, up, leave, status, lab, man. `portolan
+/// PATH: init, invite, join, forget, span, unspan, authority, up, reload, leave, status, lab, man. `portolan
 /// node help` shows its own help.
 #[derive(Debug, clap::Args)]
 #[command(

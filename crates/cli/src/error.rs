@@ -103,7 +103,7 @@ pub(crate) enum CliError {
     Full { name: String, slots: usize },
     /// The peer's: the port is gone.
     #[error(
-        "the port {name:?} died: its owner closed it or died, or a node between spans the domain no more"
+        "the port {name:?} died: its owner closed it or died, or a node between ended or spans the domain no more"
     )]
     PortDied { name: String },
     /// The state's: its node has not said in time that it has the message.
@@ -272,7 +272,7 @@ impl CliError {
                 "check the name (--domain), start a program that makes it (`portolan port receive` does), or wait longer (--timeout)"
             }
             Self::NoPort { .. } => {
-                "start the program that binds it (with --spanned, or `.spanned()`, for other machines), name its domain (--domain), or wait longer (--timeout)"
+                "start the program that binds it (with --spanned, or `.spanned()`, for other machines), name its domain (--domain), or wait longer (--timeout); `portolan node status` says which nodes are silent"
             }
             Self::NothingCame { .. } => "wait longer (--timeout), or look whether its senders run",
             Self::NoAnswer { .. } => "wait longer (--timeout), or look whether its server hangs",

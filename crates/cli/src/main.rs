@@ -7,6 +7,15 @@
 
 #![forbid(unsafe_code)]
 
+/// Writes a line on standard error. Where nobody reads that, or its disk is full, the line is lost and the
+/// command goes on.
+macro_rules! tell {
+    ($($text:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr().lock(), $($text)*);
+    }};
+}
+
 mod args;
 #[cfg(feature = "bench")]
 mod bench;

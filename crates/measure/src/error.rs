@@ -1,6 +1,6 @@
 //! Errors say why a run failed: what happened, whose fault it is, what to do.
 
-use std::io;
+use std::io::{self, Write as _};
 
 /// Exit code of a process whose neighbour's end was the reason for its own.
 pub const FOLLOWED: u8 = 4;
@@ -107,7 +107,12 @@ impl Blame {
             Self::Portolan => "a bug in portolan, or a file that changed meanwhile",
         };
         let program = program();
-        eprintln!("{program}: {error}\n  fault: {fault}\n  to do: {remedy}");
+        let mut to = std::io::stderr().lock();
+        // The exit code says it still, where nobody reads this.
+        let _ = writeln!(
+            to,
+            "{program}: {error}\n  fault: {fault}\n  to do: {remedy}"
+        );
     }
 }
 

@@ -36,7 +36,8 @@ macro_rules! exit_codes {
     )
 )]
 pub(crate) struct Args {
-    /// The state directory: key, certificate, node.toml (default: $PORTOLAN_NODE_STATE, an absolute path)
+    /// The state directory: key, certificate, node.toml (default: $PORTOLAN_NODE_STATE, an absolute
+    /// path, or else /var/lib/portolan-node of root, ~/.local/state/portolan-node of others)
     #[arg(long, global = true, value_name = "DIR")]
     pub(crate) state: Option<PathBuf>,
     #[command(subcommand)]
@@ -56,6 +57,12 @@ pub(crate) enum Command {
     /// Ask the running node to say farewell to its peers, and to end
     #[command(after_help = concat!("Example:\n  portolan node leave", exit_codes!()))]
     Leave,
+    /// Have the running node take over what node.toml says by now
+    ///
+    /// Spans, peers, `advertise` and `log` hold at once. What else has changed is named, and holds
+    /// from the node's next start on. Links stay as they are.
+    #[command(after_help = concat!("Example:\n  portolan node reload", exit_codes!()))]
+    Reload,
     Status(StatusArgs),
     Lab(LabArgs),
     Man(ManArgs),
@@ -165,9 +172,10 @@ pub(crate) struct UnspanArgs {
 /// they are linked; all believe both keys until the old one ends (--keep-old), and then the new one
 /// alone. Other nodes that have the old key need a copy of the new one.
 ///
-/// --revoke: the same, if somebody else may have the old key. It is believed no more, and what it has
-/// signed is refused: linked nodes have ten seconds to get new certificates, and nodes that are away
-/// now must join again, with another state directory. Forget nodes that you do not know first.
+/// --revoke: the same, if somebody else may have the old key. It is believed no more, nor are those
+/// of before, and what they have signed is refused: linked nodes have ten seconds to get new
+/// certificates, and nodes that are away now must join again, with another state directory. Forget
+/// nodes that you do not know first.
 #[derive(Debug, clap::Args)]
 #[command(after_help = concat!("Example:\n  portolan node authority --copy authority.pem\n  portolan node authority --install authority.pem\n  portolan node authority --rotate", exit_codes!()))]
 #[command(group = ArgGroup::new("what").required(true).args(["copy", "install", "rotate", "revoke"]))]

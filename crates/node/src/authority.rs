@@ -229,9 +229,7 @@ pub fn authorities(state: &State, now: Moment) -> Result<Vec<Vec<u8>>> {
 /// The certificates in the file of those that a node believes.
 pub(crate) fn certificates(state: &State) -> Result<Vec<Vec<u8>>> {
     let text = state.read("authority.crt")?;
-    let text = text.ok_or_else(|| NodeError::NotMade {
-        path: state.path().to_owned(),
-    })?;
+    let text = text.ok_or_else(|| state.missing("authority.crt"))?;
     blocks(&text, "CERTIFICATE", "authority.crt", state)
 }
 
@@ -239,18 +237,49 @@ pub(crate) fn certificates(state: &State) -> Result<Vec<Vec<u8>>> {
 ///
 /// # Errors
 ///
-/// [`NodeError::NotMade`], [`NodeError::Readable`], [`NodeError::Damaged`].
+/// [`NodeError::NotMade`], [`NodeError::Readable`], [`NodeError::Owned`], [`NodeError::Damaged`].
 pub fn identity(state: &State) -> Result<Identity> {
-    let none = || NodeError::NotMade {
-        path: state.path().to_owned(),
-    };
-    let key = state.read_key("node.key")?.ok_or_else(none)?;
-    let certificate = state.read("node.crt")?.ok_or_else(none)?;
+    let none = |name| move || state.missing(name);
+    let key = state.read_key("node.key")?.ok_or_else(none("node.key"))?;
+    let certificate = state.read("node.crt")?.ok_or_else(none("node.crt"))?;
     let first = |blocks: Vec<Vec<u8>>| blocks.into_iter().next().unwrap_or_default();
-    Ok(Identity {
+    let identity = Identity {
         key: first(blocks(&key, "PRIVATE KEY", "node.key", state)?),
         certificate: first(blocks(&certificate, "CERTIFICATE", "node.crt", state)?),
-    })
+    };
+    let damaged = |name, what: String| NodeError::Damaged {
+        path: state.file(name),
+        what,
+    };
+    let key = KeyPair::try_from(&identity.key[..])
+        .map_err(|error| damaged("node.key", error.to_string()))?;
+    let certificate = Certificate::read(&identity.certificate)
+        .map_err(|_| damaged("node.crt", "it has no certificate of a node".to_owned()))?;
+    match certificate.key == key_id(&key.subject_public_key_info()) {
+        true => Ok(identity),
+        false => Err(damaged(
+            "node.crt",
+            "it is of another key than node.key's".to_owned(),
+        )),
+    }
+}
+
+/// Looks at the authority's key, if it is here: others may not have it.
+///
+/// # Errors
+///
+/// [`NodeError::Readable`], [`NodeError::Owned`].
+pub fn check_key(state: &State) -> Result<()> {
+    for name in [KEY, NEXT] {
+        match state.read_key(name) {
+            Err(error @ (NodeError::Readable { .. } | NodeError::Owned { .. })) => {
+                return Err(error);
+            }
+            // The node does its other work without it.
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// A node's place in its cluster, as its state directory says.
@@ -292,7 +321,7 @@ pub fn make_first(state: &State, name: &str, now: Moment) -> Result<NodeId> {
 ///
 /// # Errors
 ///
-/// [`NodeError::AlreadyMade`], [`NodeError::Wrong`].
+/// [`NodeError::AlreadyMade`], [`NodeError::Wrong`]; [`NodeError::Damaged`]: there was one.
 pub fn check_new(state: &State, name: &str) -> Result<()> {
     if !is_node_name(name) {
         return Err(NodeError::Wrong {
@@ -306,7 +335,11 @@ pub fn check_new(state: &State, name: &str) -> Result<()> {
             node: Certificate::read(&identity.certificate)?.node(),
         });
     }
-    Ok(())
+    // Not over the keys of one that has lost its certificate.
+    match state.has("incarnation") {
+        true => Err(state.missing("node.crt")),
+        false => Ok(()),
+    }
 }
 
 /// Keeps a new node's key, its certificate, and whom it believes. The certificate comes last: with
@@ -411,7 +444,8 @@ pub fn install(state: &State, text: &str, now: Moment) -> Result<()> {
 pub enum End {
     /// It is believed for so long, as long as its certificates should be.
     After(Duration),
-    /// It is believed no more from now on: somebody else may have its key.
+    /// It is believed no more from now on, nor those that it has followed: somebody else may have its
+    /// key.
     Now,
 }
 
@@ -437,7 +471,11 @@ pub fn rotate(state: &State, end: End, now: Moment) -> Result<Vec<Vec<u8>>> {
         stated.push(new.state(Stated::Forget(node), now)?);
     }
     if end == End::Now {
-        stated.push(new.state(Stated::Retire(old.key()?), now)?);
+        // Those of before, too: they are believed for a while after a rotation, and whoever has a copy
+        // of one could let nodes in.
+        for key in statements.believed_line(old.key()?, now) {
+            stated.push(new.state(Stated::Retire(key), now)?);
+        }
     }
     state.write(NEXT, &key.serialize_pem())?;
     Ok(stated)

@@ -1,10 +1,10 @@
 //! The commands.
 
 use std::fs::OpenOptions;
-use std::io::{Read as _, Write as _};
+use std::io::Write as _;
 use std::net::ToSocketAddrs as _;
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use portolan_abi::node::Stated;
@@ -13,8 +13,9 @@ use portolan_node::authority::{self, Authority, End};
 use portolan_node::config::{Config, Directory, Span, is_node_name};
 use portolan_node::directory::DirectoryStatus;
 use portolan_node::join;
+use portolan_node::output::tell;
 use portolan_node::span_table;
-use portolan_node::state::State;
+use portolan_node::state::{State, read_key_at};
 use portolan_node::token::Token;
 use portolan_node::up::{self, Ask, PeerState, PeerStatus, SpanState, SpanStatus, Start, Status};
 use portolan_node::{NodeError, Result, invitations, lab};
@@ -53,14 +54,15 @@ pub(crate) fn run(args: &Args) -> Result<()> {
                 false => Start::Alone,
             };
             up::run(&state, clock, start, |status| {
-                eprintln!(
+                tell(&format!(
                     "{} ({}) listens at {}",
                     status.name, status.node, status.listen
-                );
+                ));
                 tell_system(&NotifyState::Ready);
             })
         }
         Command::Leave => up::ask(&state, Ask::Leave).map(|_| ()),
+        Command::Reload => reload_all(&state),
         Command::Status(args) => status(&state, args),
         Command::Lab(args) => lab::run(&args.plan()),
         Command::Man(args) => pages::man(args),
@@ -70,7 +72,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 /// Tells systemd, if that has started this process.
 fn tell_system(state: &NotifyState<'_>) {
     if let Err(error) = sd_notify::notify(std::slice::from_ref(state)) {
-        eprintln!("cannot tell systemd {state}: {error}");
+        tell(&format!("cannot tell systemd {state}: {error}"));
     }
 }
 
@@ -167,9 +169,9 @@ fn reachable(state: &State, config: &Config) -> Result<String> {
     let name = machine.nodename().to_string_lossy().into_owned();
     match is_node_name(&name) {
         true => {
-            eprintln!(
+            tell(&format!(
                 "others must be able to look up {name:?}; if they cannot, say --address HOST:PORT"
-            );
+            ));
             Ok(format!("{name}:{}", listens.port()))
         }
         false => Err(unknown()),
@@ -217,10 +219,10 @@ fn forget(state: &State, args: &ForgetArgs, now: Moment) -> Result<()> {
                 from: "a command".to_owned(),
             };
             audit::note(state, now, &event)?;
-            eprintln!(
+            tell(&format!(
                 "this node does not have the authority's key: it refuses {} for itself alone",
                 args.node
-            );
+            ));
             reload(state)
         }
         Err(error) => Err(error),
@@ -235,11 +237,34 @@ fn reload(state: &State) -> Result<()> {
     }
 }
 
+/// Has the running node take over what node.toml says.
+fn reload_all(state: &State) -> Result<()> {
+    // Its errors are shown here, and not in the node's log alone.
+    state.config()?;
+    let answer = up::ask(state, Ask::Reload)?;
+    let answer: serde_json::Value = serde_json::from_str(&answer).unwrap_or_default();
+    let later = answer["later"].as_array().into_iter().flatten();
+    let later: Vec<_> = later.filter_map(|key| key.as_str()).collect();
+    if !later.is_empty() {
+        let keys = later.join(", ");
+        tell(&format!(
+            "what has changed of {keys} holds from the node's next start on (`portolan node up --replace`)"
+        ));
+    }
+    Ok(())
+}
+
 /// node.toml's text.
 fn config_text(state: &State) -> Result<String> {
-    state.read("node.toml")?.ok_or_else(|| NodeError::NotMade {
-        path: state.path().to_owned(),
-    })
+    state
+        .read("node.toml")?
+        .ok_or_else(|| match state.config() {
+            Err(error) => error,
+            // It has come meanwhile.
+            Ok(_) => NodeError::NotMade {
+                path: state.path().to_owned(),
+            },
+        })
 }
 
 fn span(state: &State, args: &SpanArgs) -> Result<()> {
@@ -253,7 +278,16 @@ fn span(state: &State, args: &SpanArgs) -> Result<()> {
         ports: args.ports.clone(),
     };
     let text = config_text(state)?;
-    let new = span_table::with(&text, &state.file("node.toml"), &span)?;
+    let path = state.file("node.toml");
+    let new = span_table::with(&text, &path, &span).map_err(|error| {
+        // What the file says already is its writer's fault, the rest the command line's.
+        match Config::read(&text, &path) {
+            Ok(_) => NodeError::Wrong {
+                what: error.what.to_string(),
+            },
+            Err(error) => error.into(),
+        }
+    })?;
     state.write("node.toml", &new)?;
     reload(state)
 }
@@ -262,8 +296,17 @@ fn unspan(state: &State, args: &UnspanArgs) -> Result<()> {
     let text = config_text(state)?;
     let new = span_table::without(&text, &state.file("node.toml"), &args.domain)?;
     if new == text {
+        let spans = Config::read(&text, &state.file("node.toml"))?.spans;
+        let spans: Vec<_> = spans.iter().map(|it| format!("{:?}", it.domain)).collect();
+        let spans = match spans.is_empty() {
+            true => "none at all".to_owned(),
+            false => spans.join(", "),
+        };
         return Err(NodeError::Wrong {
-            what: format!("node.toml spans no domain {:?}", args.domain),
+            what: format!(
+                "node.toml does not span the domain {:?}; it spans {spans}",
+                args.domain
+            ),
         });
     }
     state.write("node.toml", &new)?;
@@ -273,13 +316,17 @@ fn unspan(state: &State, args: &UnspanArgs) -> Result<()> {
 fn keep_authority(state: &State, args: &AuthorityArgs, now: Moment) -> Result<()> {
     if let Some(path) = &args.copy {
         let text = authority::copy(state)?;
-        let failed = || file_error("cannot write", path);
+        let failed = || NodeError::file("cannot write", path);
         let mut options = OpenOptions::new();
         // One that is there may be readable, or somebody's link.
         let options = options.write(true).create_new(true).mode(0o600);
         let mut file = options.open(path).map_err(failed())?;
-        file.write_all(text.as_bytes()).map_err(failed())?;
-        file.sync_all().map_err(failed())?;
+        let written = file.write_all(text.as_bytes());
+        if let Err(error) = written.and_then(|()| file.sync_all()) {
+            // Half of one is of no use, and would be in the way.
+            let _ = std::fs::remove_file(path);
+            return Err(failed()(error));
+        }
     }
     if let Some(path) = &args.install {
         let text = read_key_at(path)?;
@@ -296,22 +343,6 @@ fn keep_authority(state: &State, args: &AuthorityArgs, now: Moment) -> Result<()
     Ok(())
 }
 
-/// A file outside of the state directory that has a key, which only its owner may read.
-fn read_key_at(path: &Path) -> Result<String> {
-    let failed = || file_error("cannot read", path);
-    let file = std::fs::File::open(path).map_err(failed())?;
-    let mode = file.metadata().map_err(failed())?.mode() & 0o7777;
-    if mode & 0o077 != 0 {
-        let path = path.to_owned();
-        return Err(NodeError::Readable { path, mode });
-    }
-    let mut text = String::new();
-    file.take(1 << 20)
-        .read_to_string(&mut text)
-        .map_err(failed())?;
-    Ok(text)
-}
-
 fn rotate(state: &State, end: End, now: Moment) -> Result<()> {
     for statement in authority::rotate(state, end, now)? {
         up::state_in(state, &statement, now)?;
@@ -326,20 +357,11 @@ fn rotate(state: &State, end: End, now: Moment) -> Result<()> {
     let key = NodeId(Authority::load(state)?.key()?);
     let old = match end {
         End::After(time) => format!("the old one is believed for {} s more", time.as_secs()),
-        End::Now => "the old one is believed no more".to_owned(),
+        End::Now => "those of before are believed no more".to_owned(),
     };
     say(&format!(
         "the authority's key is {key} now; {old}\nback it up again: portolan node authority --copy FILE"
     ))
-}
-
-fn file_error(doing: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> NodeError {
-    let path = path.to_owned();
-    move |source| NodeError::File {
-        doing,
-        path,
-        source,
-    }
 }
 
 /// A value, and the version of the command that says so.
@@ -459,7 +481,7 @@ fn spans(spans: &[SpanStatus]) -> String {
     for span in spans {
         let report = &span.report;
         text += &format!(
-            "\nspan {} ({})  {}, {} requests made, {} served\n",
+            "\nspan {} ({})  {}, requests without an answer yet: {} made, {} to serve\n",
             report.domain,
             report.local,
             span.state.in_words(),

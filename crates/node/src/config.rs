@@ -138,8 +138,13 @@ pub enum ConfigWrong {
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}: ", self.path.display(), self.line)?;
-        match &self.what {
+        write!(f, "{}:{}: {}", self.path.display(), self.line, self.what)
+    }
+}
+
+impl fmt::Display for ConfigWrong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
             ConfigWrong::Syntax { reason } => write!(f, "this is not TOML: {reason}"),
             ConfigWrong::UnknownKey { key, allowed } => {
                 write!(f, "there is no key `{key}`; there are {allowed}")

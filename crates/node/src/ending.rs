@@ -1,4 +1,4 @@
-//! SIGINT and SIGTERM, which ask a process to end.
+//! SIGHUP, SIGINT and SIGTERM, which ask a process to end.
 
 use std::os::fd::{AsFd as _, BorrowedFd};
 
@@ -6,19 +6,23 @@ use portolan_sys::watch::UnixSignal;
 
 use crate::{NodeError, Result};
 
-/// SIGINT and SIGTERM.
-const SIGNALS: [i32; 2] = [2, 15];
+/// SIGHUP (its terminal has gone), SIGINT and SIGTERM.
+const SIGNALS: [i32; 3] = [1, 2, 15];
 
 /// Has been asked to end, or will be.
 #[derive(Debug)]
-pub(crate) struct Ending([UnixSignal; 2]);
+pub(crate) struct Ending([UnixSignal; 3]);
 
 impl Ending {
-    /// Catches both from now on.
+    /// Catches them from now on.
     pub(crate) fn catch() -> Result<Self> {
-        let [first, second] = SIGNALS.map(UnixSignal::catch);
-        let failed = || NodeError::system("cannot catch SIGINT and SIGTERM");
-        Ok(Self([first.map_err(failed())?, second.map_err(failed())?]))
+        let [first, second, third] = SIGNALS.map(UnixSignal::catch);
+        let failed = || NodeError::system("cannot catch SIGHUP, SIGINT and SIGTERM");
+        Ok(Self([
+            first.map_err(failed())?,
+            second.map_err(failed())?,
+            third.map_err(failed())?,
+        ]))
     }
 
     /// What to wait for.

@@ -48,6 +48,14 @@ pub enum NodeError {
         /// Its permissions.
         mode: u32,
     },
+    /// The caller's: another user may read a key.
+    #[error("{path} is owned by the user {owner}, who may read it, and it is a key")]
+    Owned {
+        /// Which file.
+        path: PathBuf,
+        /// The user.
+        owner: u32,
+    },
     /// The caller's: a file says something else than it should.
     #[error("{path} is damaged: {what}")]
     Damaged {
@@ -185,7 +193,7 @@ const NO_ROOM: [i32; 2] = [28, 122];
 
 impl NodeError {
     /// For `map_err`: names what was being done with a file.
-    pub(crate) fn file(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+    pub fn file(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
         move |source| match source.raw_os_error() {
             Some(code) if NO_ROOM.contains(&code) => Self::NoRoom { path, source },
@@ -224,8 +232,14 @@ impl NodeError {
             Self::Transport(TransportError::Descriptors { .. }) => "raise `ulimit -n`",
             Self::Transport(_) => "look whether the node runs there, and at the network between",
             Self::NoRoom { .. } => "free some room there; nothing was changed",
+            Self::File { source, .. } if source.kind() == io::ErrorKind::AlreadyExists => {
+                "name another place, or take away what is there"
+            }
             Self::File { .. } => "check that the path exists and that you may use it (--state)",
             Self::Readable { .. } => "chmod 600 it; if others may have read it, make a new node",
+            Self::Owned { .. } => {
+                "chown it to the user that the node runs as; if the other one may not know it, make a new node"
+            }
             Self::Damaged { .. } => {
                 "restore it from a backup, or make a new node with another --state"
             }
@@ -287,6 +301,8 @@ impl NodeError {
             _ => "this system's, or another node's",
         };
         let to_do = self.remedy();
-        eprintln!("portolan-node: {self}\n  fault: {fault}\n  to do: {to_do}");
+        crate::output::tell(&format!(
+            "portolan-node: {self}\n  fault: {fault}\n  to do: {to_do}"
+        ));
     }
 }

@@ -108,23 +108,27 @@ impl State {
     ///
     /// # Errors
     ///
-    /// As [`read`](Self::read), and [`NodeError::Readable`].
+    /// As [`read`](Self::read), and [`NodeError::Readable`], [`NodeError::Owned`].
     pub fn read_key(&self, name: &str) -> Result<Option<String>> {
-        let path = self.file(name);
-        let file = match File::open(&path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(NodeError::file("cannot open", &path)(error)),
-        };
-        // Of the file that is open, so that none is put in its place meanwhile.
-        let metadata = file
-            .metadata()
-            .map_err(NodeError::file("cannot look at", &path))?;
-        let mode = metadata.mode() & 0o7777;
-        if mode & 0o077 != 0 {
-            return Err(NodeError::Readable { path, mode });
+        match read_key_at(&self.file(name)) {
+            Err(NodeError::File { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                Ok(None)
+            }
+            read => read.map(Some),
         }
-        read_text(&file, &path).map(Some)
+    }
+
+    /// Why a file is not there that a node has: there is no node yet, or it has lost the file.
+    pub(crate) fn missing(&self, name: &str) -> NodeError {
+        match self.has("incarnation") || self.has("node.crt") {
+            true => NodeError::Damaged {
+                path: self.file(name),
+                what: "it is missing, and there was a node in this directory".to_owned(),
+            },
+            false => NodeError::NotMade {
+                path: self.path.clone(),
+            },
+        }
     }
 
     /// Writes a file whole (S1), for its owner alone.
@@ -227,11 +231,10 @@ impl State {
     ///
     /// # Errors
     ///
-    /// [`NodeError::NotMade`], [`NodeError::Config`].
+    /// [`NodeError::NotMade`], [`NodeError::Damaged`], [`NodeError::Config`].
     pub fn config(&self) -> Result<Config> {
-        let text = self.read("node.toml")?.ok_or_else(|| NodeError::NotMade {
-            path: self.path.clone(),
-        })?;
+        let text = self.read("node.toml")?;
+        let text = text.ok_or_else(|| self.missing("node.toml"))?;
         Ok(Config::read(&text, &self.file("node.toml"))?)
     }
 
@@ -265,6 +268,29 @@ impl State {
         let lines: String = nodes.iter().map(|node| format!("{node}\n")).collect();
         self.write("forgotten", &lines)
     }
+}
+
+/// Reads the file of a key, which only its owner may read, and no other user may own (S2).
+///
+/// # Errors
+///
+/// [`NodeError::File`], [`NodeError::Readable`], [`NodeError::Owned`], [`NodeError::Damaged`].
+pub fn read_key_at(path: &Path) -> Result<String> {
+    let file = File::open(path).map_err(NodeError::file("cannot open", path))?;
+    // Of the file that is open, so that none is put in its place meanwhile.
+    let metadata = file
+        .metadata()
+        .map_err(NodeError::file("cannot look at", path))?;
+    let (mode, owner) = (metadata.mode() & 0o7777, metadata.uid());
+    let path = path.to_owned();
+    if mode & 0o077 != 0 {
+        return Err(NodeError::Readable { path, mode });
+    }
+    // Root reads what it likes.
+    if owner != 0 && owner != rustix::process::geteuid().as_raw() {
+        return Err(NodeError::Owned { path, owner });
+    }
+    read_text(&file, &path)
 }
 
 fn read_text(file: &File, path: &Path) -> Result<String> {

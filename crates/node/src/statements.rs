@@ -217,6 +217,13 @@ impl Statements {
         self.believed_now(now).map(worth).collect()
     }
 
+    /// The keys that this one has followed, one after the other, and that are believed now; it first.
+    pub fn believed_line(&self, key: KeyId, now: Moment) -> Vec<KeyId> {
+        let mut line = self.line(key);
+        line.retain(|it| self.believes(*it, now));
+        line
+    }
+
     /// When the next key ends to be believed.
     pub fn next_end(&self, now: Moment) -> Option<Moment> {
         self.believed_now(now).filter_map(|it| it.until).min()
@@ -232,10 +239,11 @@ impl Statements {
         self.authorities.iter().any(|it| it.certificate.key == key)
     }
 
-    /// Whether another key has followed it.
+    /// Whether another key has followed it, or one that has followed that; of those in between some
+    /// may be retired.
     pub fn is_superseded(&self, key: KeyId) -> bool {
-        let mut all = self.authorities.iter();
-        all.any(|it| it.follows == Some(key) && !it.is_retired)
+        let mut all = self.authorities.iter().filter(|it| !it.is_retired);
+        all.any(|it| it.certificate.key != key && self.line(it.certificate.key).contains(&key))
     }
 
     /// Whether a node's certificate is to be issued again: who has issued it is superseded, or not

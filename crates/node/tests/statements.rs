@@ -237,6 +237,46 @@ fn a_stolen_key_is_retired_with_all_that_follows_it_but_the_one_that_says_so() {
 }
 
 #[test]
+fn a_revocation_takes_the_keys_of_before_with_it_and_wakes_none_of_them() {
+    let hall = Hall::new();
+    let first = hall.key();
+    let copy = authority::copy(&hall.0).unwrap();
+    let thief = hall.peer();
+    authority::install(&thief.0, &copy, NOW).unwrap();
+    let signs = Authority::load(&thief.0).unwrap();
+    for statement in hall.rotate(End::After(Duration::from_secs(86_400)), NOW) {
+        thief.accepts(&statement, NOW).unwrap();
+    }
+    let second = hall.key();
+    assert_eq!(hall.believed(NOW), [second, first]);
+    let revoked = hall.rotate(End::Now, NOW);
+    assert_eq!(hall.believed(NOW), [hall.key()]);
+    // A key whose successor is retired has the one behind that as its successor.
+    let is_last =
+        |it: &&Vec<u8>| Statement::decode(it).is_ok_and(|it| it.stated == Stated::Retire(first));
+    for statement in revoked.iter().filter(|it| !is_last(it)) {
+        thief.accepts(statement, NOW).unwrap();
+    }
+    assert_eq!(thief.believed(NOW), [hall.key(), first]);
+    let loaded = Authority::load(&thief.0);
+    assert!(
+        matches!(loaded, Err(NodeError::Superseded { .. })),
+        "{loaded:?}"
+    );
+    // And none of them is believed in the end.
+    for statement in revoked.iter().filter(is_last) {
+        thief.accepts(statement, NOW).unwrap();
+    }
+    assert_eq!(thief.believed(NOW), [hall.key()]);
+    let forget = signs.state(Stated::Forget(ROOF), NOW).unwrap();
+    let refused = hall.accepts(&forget, NOW);
+    assert!(
+        matches!(refused, Err(Refusal::NotBelieved { .. })),
+        "{refused:?}"
+    );
+}
+
+#[test]
 fn a_rotation_that_died_in_the_middle_is_finished_or_begun_again() {
     let hall = Hall::new();
     let old = hall.key();

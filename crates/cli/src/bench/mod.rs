@@ -133,7 +133,7 @@ fn drop_unaffordable(groups: &mut [Group]) {
             let affordable = needed <= available;
             if !affordable {
                 let size = out::size(entry.case.bytes);
-                eprintln!(
+                tell!(
                     "portolan: left out for lack of memory: {}, {size}",
                     entry.case.name()
                 );

@@ -60,7 +60,7 @@ pub(super) fn make(place: &WhereArgs, make: &MakeArgs, what: &str) -> Result<Dom
     }
     let permits = !(make.allow_user.is_empty() && make.allow_group.is_empty());
     if permits && builder.clone().observe().is_ok() {
-        eprintln!(
+        tell!(
             "portolan: the domain {:?} runs already: who may join it was decided when it was made, and --allow-user and --allow-group change nothing",
             place.domain
         );

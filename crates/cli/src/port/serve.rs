@@ -60,7 +60,7 @@ pub(super) fn run(args: &ServeArgs) -> Result<()> {
             if let Err(error) = server.answer(&domain, request) {
                 // Dropped, which its client is told; the next one may fare better.
                 error.report();
-                eprintln!("portolan: the request is dropped");
+                tell!("portolan: the request is dropped");
             }
         }
     }
@@ -205,24 +205,24 @@ impl Server<'_> {
         let status = status.map_err(CliError::system("waiting for the command"))?;
         if !in_time && until.is_some_and(|until| until <= Instant::now()) {
             let seconds = limit.unwrap_or_default().as_secs_f64();
-            eprintln!("portolan: {program} took longer than {seconds} s; the request is dropped");
+            tell!("portolan: {program} took longer than {seconds} s; the request is dropped");
             return Ok(());
         }
         let extents = output?;
         ended?;
         if !status.success() {
-            eprintln!("portolan: {program}: {status}; the request is dropped");
+            tell!("portolan: {program}: {status}; the request is dropped");
             return Ok(());
         }
         let mut message = Message::default();
         for extent in extents {
             if let Err(refused) = message.push(extent) {
-                eprintln!("portolan: {}; the request is dropped", refused.why);
+                tell!("portolan: {}; the request is dropped", refused.why);
                 return Ok(());
             }
         }
         if let Err(error) = request.reply(message) {
-            eprintln!("portolan: nobody takes the answer: {error}");
+            tell!("portolan: nobody takes the answer: {error}");
         }
         Ok(())
     }

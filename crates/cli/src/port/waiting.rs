@@ -36,7 +36,7 @@ impl Waiting {
                     || "until it comes (Ctrl-C ends this)".to_owned(),
                     |seconds| format!("for up to {seconds} s"),
                 );
-                eprintln!("portolan: waiting for {}, {how_long}", what());
+                tell!("portolan: waiting for {}, {how_long}", what());
             }
         };
         Self {

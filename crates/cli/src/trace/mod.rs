@@ -100,7 +100,7 @@ pub(crate) fn run(args: &TraceArgs) -> Result<()> {
         // Serialising our own plain structs to memory cannot fail.
         let text = serde_json::to_string(&crate::json::Versioned::new(&summary))
             .expect("plain data serialises");
-        eprintln!("{text}");
+        tell!("{text}");
     } else if args.json {
         crate::json::print(&summary)?;
     }
@@ -270,18 +270,18 @@ fn tell(summary: &Summary) {
         ..
     } = summary;
     if *ended_by == "domain" {
-        eprintln!("the domain {domain:?} has ended: every process that was in it has left or died");
+        tell!("the domain {domain:?} has ended: every process that was in it has left or died");
     }
-    eprintln!(
+    tell!(
         "{events} events of {processes} processes in {seconds:.1} s, {arrows} messages from send to receive"
     );
     if *lost > 0 {
-        eprintln!(
+        tell!(
             "{lost} events were lost: the newest were kept; ask for larger rings (--ring) or fewer kinds (--events)"
         );
     }
     if !is_standard(file) {
-        eprintln!(
+        tell!(
             "{} is whole; open it in Perfetto (ui.perfetto.dev)",
             file.display()
         );

@@ -240,3 +240,34 @@ fn a_signal_that_was_ignored_stays_ignored() {
     assert_eq!(succeeds(&domain, &["call", "x", "--data", "2"]), b"2");
     server.finished(0);
 }
+
+#[test]
+fn a_server_goes_on_whose_standard_error_is_full() {
+    let domain = unique("full");
+    let script = "read word; test \"$word\" != bad && echo good";
+    let full = std::fs::OpenOptions::new()
+        .write(true)
+        .open("/dev/full")
+        .unwrap();
+    let mut server = command(
+        &domain,
+        &["serve", "shell", "-n", "2", "--", "sh", "-c", script],
+    );
+    let mut server = server.stderr(full).spawn().unwrap();
+    let call = |word: &str, code| fails(&domain, code, &["call", "shell", "--data", word]);
+    call("bad", 7);
+    assert_eq!(
+        succeeds(&domain, &["call", "shell", "--data", "fine\n"]),
+        b"good\n"
+    );
+    assert!(server.wait().unwrap().success());
+    // What is wrong is in the exit code still.
+    let full = std::fs::OpenOptions::new()
+        .write(true)
+        .open("/dev/full")
+        .unwrap();
+    let alone = command(&domain, &["call", "nobody", "--timeout", "0.1"])
+        .stderr(full)
+        .status();
+    assert_eq!(alone.unwrap().code(), Some(5));
+}

@@ -62,6 +62,8 @@ pub(super) struct Link {
     pub(super) since: Duration,
     /// It ends by then, once all was said.
     pub(super) closing: Option<Duration>,
+    /// Why, for people.
+    pub(super) closing_why: &'static str,
     closed: bool,
     /// Why it is over, if it is.
     pub(super) over: Option<String>,
@@ -99,6 +101,7 @@ impl Link {
             opens: [0; FragmentHead::BYTES],
             since: now,
             closing: None,
+            closing_why: "it was closed here",
             closed: false,
             over: None,
             again: true,
@@ -335,7 +338,7 @@ impl Link {
                 self.connection.close();
             }
             if clock >= until {
-                self.over.get_or_insert("it was closed here".to_owned());
+                self.over.get_or_insert(self.closing_why.to_owned());
             }
         }
     }

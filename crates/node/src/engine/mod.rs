@@ -547,6 +547,14 @@ impl Engine {
             return;
         };
         link.closing.get_or_insert(self.machine.now + FAREWELL);
+        link.closing_why = match reason {
+            ByeReason::Crossed => {
+                "it was closed here: nothing came for too long, or another one took its place"
+            }
+            ByeReason::Expired => "it was closed here: the peer's certificate has expired",
+            ByeReason::Forgotten => "it was closed here: the peer was forgotten",
+            _ => link.closing_why,
+        };
         let node = link.peer;
         let why = match (violation, reason) {
             (Some(why), _) => why,

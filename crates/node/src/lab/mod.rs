@@ -21,6 +21,7 @@ use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
 use crate::ending::Ending;
+use crate::output::tell;
 use crate::state::State;
 use crate::up::{self, PeerState};
 use crate::{NodeError, Result};
@@ -67,7 +68,7 @@ pub fn run(plan: &Plan) -> Result<()> {
     } else {
         "side by side"
     };
-    eprintln!("{} nodes are linked, {how}", lab.places.len());
+    tell(&format!("{} nodes are linked, {how}", lab.places.len()));
     for place in &mut lab.places {
         place.begin(plan)?;
     }

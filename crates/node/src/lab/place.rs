@@ -8,6 +8,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use crate::output::{print, tell};
 use crate::state::State;
 use crate::{NodeError, Result};
 
@@ -164,7 +165,7 @@ impl Place {
     pub(super) fn say_if_down(&mut self) {
         let ended = self.daemon.as_mut().map(Child::try_wait);
         if let Some(Ok(Some(status))) = ended {
-            eprintln!("[{}] its node has ended: {status}", self.name);
+            tell(&format!("[{}] its node has ended: {status}", self.name));
             self.daemon = None;
         }
     }
@@ -187,13 +188,14 @@ impl Place {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        let failed = NodeError::system("cannot start the command");
-        let mut child = command.spawn().map_err(failed)?;
+        let mut child = command.spawn().map_err(|error| NodeError::Wrong {
+            what: format!("cannot start the command {program:?}: {error}"),
+        })?;
         if let Some(out) = child.stdout.take() {
-            self.print(out, |line| println!("{line}"));
+            self.print(out, print);
         }
         if let Some(out) = child.stderr.take() {
-            self.print(out, |line| eprintln!("{line}"));
+            self.print(out, tell);
         }
         self.command = Some(child);
         Ok(())

@@ -29,7 +29,7 @@ const LONGEST_ANSWER: u64 = 16 << 20;
 pub enum Ask {
     /// How it is.
     Status,
-    /// To look again at what it refuses, and at whose key it has.
+    /// To look again at what it refuses, at whose key it has, and at node.toml.
     Reload,
     /// To accept what the authority states, and to pass it on.
     State {

@@ -21,6 +21,8 @@ const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// The longest of one that only others have told of.
 const LONGEST_PAUSE_HEARD: Duration = Duration::from_secs(30);
+/// A link that has lasted for so long was accepted by both.
+const LASTED: Duration = Duration::from_secs(1);
 /// Other addresses that a member is said to be reached at, at most.
 const MOST_OTHERS: usize = 3;
 /// How long an address has to answer: the kernel itself asks again ever more seldom, for minutes.
@@ -130,7 +132,6 @@ impl Dial {
     pub(super) fn linked(&mut self, now: Duration) {
         self.phase = Phase::Linked;
         self.since = now;
-        self.pause = SHORTEST_PAUSE;
         self.failure = None;
     }
 
@@ -152,9 +153,12 @@ impl Dial {
         }
     }
 
-    /// The link is gone: tries again soon.
+    /// The link is gone: tries again soon. Less soon if it has not lasted: a peer that ends each link
+    /// at once does so for good.
     pub(super) fn lost(&mut self, now: Duration, why: String) {
-        self.pause = SHORTEST_PAUSE;
+        if now.saturating_sub(self.since) >= LASTED {
+            self.pause = SHORTEST_PAUSE;
+        }
         self.fail(now, why);
     }
 

@@ -21,6 +21,7 @@ mod members;
 mod metrics;
 mod others;
 mod programs;
+mod reload;
 mod replace;
 mod socket_file;
 mod spans;
@@ -55,6 +56,7 @@ use crate::directory::{Directory, Seat, Static, of_config};
 use crate::ending::Ending;
 use crate::engine::{Engine, Happened, Report};
 use crate::join::{Guest, Rates};
+use crate::output::tell;
 use crate::state::{Running, State};
 use crate::{NodeError, Result};
 use control::Control;
@@ -189,6 +191,7 @@ impl Node {
         let today = Moment {
             seconds: clock.of_day().as_secs(),
         };
+        authority::check_key(state)?;
         let trust = Trust::new(state, today)?;
         let cluster = authority::cluster(state, today)?;
         let mut taken = match start {
@@ -577,7 +580,8 @@ impl Node {
                 Ask::Status => serde_json::to_string(&self.status()).unwrap_or_default(),
                 Ask::State { statement } => self.told(statement),
                 Ask::Inspect { node, question } => self.inspect(node.as_deref(), question),
-                Ask::Reload | Ask::Replace | Ask::Leave => "{}".to_owned(),
+                Ask::Reload => self.reload(),
+                Ask::Replace | Ask::Leave => "{}".to_owned(),
             };
             asked.push(ask);
             answer
@@ -585,8 +589,11 @@ impl Node {
         self.control = Some(control);
         for ask in asked {
             match ask {
-                Ask::Status | Ask::State { .. } | Ask::Inspect { .. } | Ask::Replace => {}
-                Ask::Reload => self.reload(),
+                Ask::Status
+                | Ask::State { .. }
+                | Ask::Inspect { .. }
+                | Ask::Reload
+                | Ask::Replace => {}
                 Ask::Leave => self.ending = true,
             }
         }
@@ -637,7 +644,7 @@ impl Node {
 
     fn write_log(&self, what: &str, peer: Option<NodeId>) {
         let (format, name) = (self.config.log, &self.config.name);
-        eprintln!("{}", log::line(format, self.today(), name, what, peer));
+        tell(&log::line(format, self.today(), name, what, peer));
     }
 
     /// Waits for a while until what programs here have sent is in the ports of nodes that are there,

@@ -129,8 +129,7 @@ impl Node {
     }
 
     fn note(&mut self, event: &Event) {
-        let said = serde_json::to_string(event).unwrap_or_default();
-        self.log(&said);
+        self.log(&in_words(event));
         if let Err(error) = audit::note(&self.state, self.today(), event) {
             self.log(&format!("cannot write the audit log: {error}"));
         }
@@ -143,7 +142,7 @@ impl Node {
         nodes.into_iter().collect()
     }
 
-    fn refuse_forgotten(&mut self) {
+    pub(super) fn refuse_forgotten(&mut self) {
         let forgotten = self.forgotten();
         if forgotten.contains(&self.id) {
             self.log("the authority has stated that this node is refused");
@@ -318,22 +317,6 @@ impl Node {
         self.engine.ask_renewal(&request);
         Ok(())
     }
-
-    /// Looks again at whom it refuses, whose links end, and which domains are to be spanned.
-    pub(super) fn reload(&mut self) {
-        if let Err(error) = self.state.forgotten() {
-            return self.log(&format!("cannot read whom to refuse: {error}"));
-        }
-        self.refuse_forgotten();
-        self.looks_at = self.clock.now();
-        match self.state.config() {
-            Ok(config) => {
-                self.spans.want(&config.spans, self.clock.now());
-                self.config.spans = config.spans;
-            }
-            Err(error) => self.log(&format!("cannot read node.toml again: {error}")),
-        }
-    }
 }
 
 /// What the audit log says of a change. That a key is retired it says when it is.
@@ -349,6 +332,20 @@ fn event_of(change: &Change, from: &str) -> Option<Event> {
             from,
         }),
         Change::Retired(_) => None,
+    }
+}
+
+/// What the log says of one of them.
+fn in_words(event: &Event) -> String {
+    match event {
+        Event::Forgotten { node, from } => {
+            format!("refuses the node {node} from now on: {from} has said so")
+        }
+        Event::Believed { key, from } => {
+            format!("believes the authority {key} too: {from} has said so")
+        }
+        Event::Retired { key } => format!("believes the authority {key} no more"),
+        other => format!("{other:?}"),
     }
 }
 

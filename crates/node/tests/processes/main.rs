@@ -7,6 +7,7 @@ mod operation;
 mod peers;
 mod scene;
 mod session;
+mod upkeep;
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -449,6 +450,7 @@ fn what_is_wrong_in_the_directory_is_named_and_no_node_starts() {
     std::fs::set_permissions(&authority, std::fs::Permissions::from_mode(0o604)).unwrap();
     let error = hall.fails(&["invite", "--address", "127.0.0.1:1"], 2);
     assert!(error.contains("has mode 604"), "{error}");
+    std::fs::set_permissions(&authority, std::fs::Permissions::from_mode(0o600)).unwrap();
     for (file, contents, says) in [
         (
             "node.toml",
@@ -534,6 +536,7 @@ fn every_help_has_an_example_and_exit_codes() {
         "forget",
         "authority",
         "up",
+        "reload",
         "leave",
         "status",
     ] {

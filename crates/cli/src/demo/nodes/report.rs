@@ -34,10 +34,10 @@ struct Carried {
 /// Says what happens, while it does.
 pub(super) fn progress(node: &str, said: &Said) {
     match said {
-        Said::Began { way, .. } => eprintln!("{node} reads the file: {}", way.label()),
-        Said::Killed { .. } => eprintln!("{node} is killed"),
-        Said::Unreachable { node, .. } => eprintln!("{node} is unreachable"),
-        Said::GivenUp { .. } => eprintln!("it is given up"),
+        Said::Began { way, .. } => tell!("{node} reads the file: {}", way.label()),
+        Said::Killed { .. } => tell!("{node} is killed"),
+        Said::Unreachable { node, .. } => tell!("{node} is unreachable"),
+        Said::GivenUp { .. } => tell!("it is given up"),
         _ => {}
     }
 }

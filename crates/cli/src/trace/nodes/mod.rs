@@ -128,7 +128,7 @@ pub(super) fn run(args: &TraceArgs, told: &AtomicBool) -> Result<()> {
         // Serialising our own plain structs to memory cannot fail.
         let text = serde_json::to_string(&crate::json::Versioned::new(&summary))
             .expect("plain data serialises");
-        eprintln!("{text}");
+        tell!("{text}");
     } else if args.json {
         crate::json::print(&summary)?;
     }

@@ -130,9 +130,18 @@ impl Machine {
         self.up_by(command);
     }
 
+    /// Starts it with its log there.
+    pub(crate) fn up_with_log(&mut self, log: Stdio) {
+        self.up_by_with_log(self.command(&["up"]), log);
+    }
+
     /// Starts it by this command.
-    fn up_by(&mut self, mut command: Command) {
-        let node = dies_with_us(command.stderr(self.log_file()).stdin(Stdio::null()))
+    fn up_by(&mut self, command: Command) {
+        self.up_by_with_log(command, self.log_file());
+    }
+
+    fn up_by_with_log(&mut self, mut command: Command, log: Stdio) {
+        let node = dies_with_us(command.stderr(log).stdin(Stdio::null()))
             .spawn()
             .expect("the binary starts");
         self.node = Some(node);
