@@ -229,7 +229,7 @@ mod tests {
         let said = row("tables", &verdict);
         assert!(
             said.ends_with(
-                "| `tables` | does not hold (by its figures: does not hold; but it was noisy) | gain: 65.0 % (64.0 % to \
+                "| `tables` | does not hold (by its figures it does not hold, but it was noisy) | gain: 65.0 % (64.0 % to \
                  66.0 %), the paper's 12.6 % |\n"
             ),
             "{said}"

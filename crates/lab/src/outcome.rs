@@ -445,7 +445,7 @@ impl Verdict {
         let (doubts, open) = (self.doubts.join("; "), self.open.join("; "));
         if !doubts.is_empty() {
             let by_figures = self.by_figures.name();
-            Some(format!("by its figures: {by_figures}; but {doubts}"))
+            Some(format!("by its figures it {by_figures}, but {doubts}"))
         } else if !open.is_empty() {
             Some(open)
         } else {

@@ -221,10 +221,14 @@ impl Report {
                 .count();
             (count > 0).then(|| format!("{} {count}", answer.name()))
         });
+        let several = if verdicts.len() > claims.len() {
+            ", some of which are judged for several cases or by two experiments"
+        } else {
+            ""
+        };
         (!verdicts.is_empty()).then(|| {
             format!(
-                "{} verdicts on {} of {} claims, some of which are judged for several cases or by two \
-                 experiments: {}.",
+                "{} verdicts on {} of {} claims{several}: {}.",
                 verdicts.len(),
                 claims.len(),
                 claims::table::ALL.len(),
@@ -608,7 +612,7 @@ mod tests {
                     None => assert_eq!(judged.holds, by_figures),
                     Some(says) => {
                         assert_eq!(judged.holds, Answer::CannotTell);
-                        let says = format!("by its figures: {}; but ", by_figures.name())
+                        let says = format!("by its figures it {}, but ", by_figures.name())
                             + &{
                                 assert!(judged.doubts[0].contains(says), "{:?}", judged.doubts);
                                 judged.doubts[0].clone()
