@@ -399,6 +399,8 @@ fn allocate(domain: &Domain, bytes: usize) -> Result<portolan::Extent> {
 
 /// The near end of bare streams and of KKT.
 pub(crate) struct Raw {
+    /// Dropped first: if its connection ended before, it would end by itself, which counts as a failure.
+    far: Child,
     clock: Arc<dyn Clock>,
     connection: Box<dyn Connection>,
     on: StreamId,
@@ -406,7 +408,6 @@ pub(crate) struct Raw {
     memory: Vec<u8>,
     /// The far end answers whatever comes.
     answers: bool,
-    far: Child,
 }
 
 impl Raw {
@@ -483,10 +484,11 @@ impl Raw {
 
 /// A program by its proxy, another proxy, and the program there.
 pub(crate) struct Relayed {
+    /// Dropped first, and the proxies before the socket: each ends by itself once the one before it is gone.
+    program: Child,
+    proxies: Vec<Child>,
     socket: UnixStream,
     memory: Vec<u8>,
-    proxies: Vec<Child>,
-    program: Child,
 }
 
 impl Relayed {
