@@ -271,12 +271,11 @@ pub fn identity(state: &State) -> Result<Identity> {
 /// [`NodeError::Readable`], [`NodeError::Owned`].
 pub fn check_key(state: &State) -> Result<()> {
     for name in [KEY, NEXT] {
-        match state.read_key(name) {
-            Err(error @ (NodeError::Readable { .. } | NodeError::Owned { .. })) => {
-                return Err(error);
-            }
-            // The node does its other work without it.
-            _ => {}
+        // What else is wrong with it ends no node: it does its other work without it.
+        if let Err(error @ (NodeError::Readable { .. } | NodeError::Owned { .. })) =
+            state.read_key(name)
+        {
+            return Err(error);
         }
     }
     Ok(())
