@@ -666,7 +666,8 @@ mod tests {
             statistics.figures(1.0)
         };
         let one = figures(&[0]);
-        assert_eq!((one.total(), one.beside_total()), (20.0, 30.0));
+        let beside: f64 = one.beside.iter().map(|s| s.time.trimmed.mean).sum();
+        assert_eq!((one.total(), beside), (20.0, 30.0));
         let share = one.share_of_all(is_data).unwrap();
         assert!(
             (share.middle() - data(&one) / 50.0).abs() < 1e-4,

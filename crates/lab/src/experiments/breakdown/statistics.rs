@@ -366,11 +366,6 @@ impl Figures {
         picked.map(|s| s.time.trimmed.mean).sum()
     }
 
-    /// Of what each side does while the other is at work, trimmed.
-    pub(super) fn beside_total(&self) -> f64 {
-        self.beside.iter().map(|s| s.time.trimmed.mean).sum()
-    }
-
     /// The share that the picked segments have of all that both sides do, and how far it goes either way in 95
     /// of 100 repetitions, were segments independent of one another.
     pub(super) fn share_of_all(&self, which: impl Fn(Part) -> bool) -> Option<Estimate> {
