@@ -4,7 +4,7 @@ use crate::closing::closes;
 use crate::data::Data;
 use crate::error::Fault;
 use crate::segment::{Segment, python_range};
-use crate::wait::{Handle, Shared, Timeout, patiently, waiting};
+use crate::wait::{Handle, MANY_BYTES, Shared, Timeout, patiently_of, waiting};
 use crate::watched::{Watched, until};
 use portolan::channel::{
     ChannelError, ChannelOptions, Lagging, ReadError, ReaderOptions, Signalling, Since, WriteError,
@@ -46,8 +46,13 @@ impl Signal {
 }
 
 impl Channel {
-    pub(crate) fn make(domain: Domain, options: &ChannelOptions) -> Result<Self, Fault> {
-        let channel = domain.make_channel(options)?;
+    pub(crate) fn make(
+        py: Python<'_>,
+        domain: Domain,
+        options: &ChannelOptions,
+    ) -> Result<Self, Fault> {
+        // It takes memory from the kernel.
+        let channel = py.detach(|| domain.make_channel(options))?;
         Ok(Self(Shared::new("channel", (domain, channel))))
     }
 
@@ -200,15 +205,16 @@ pub(crate) struct Writer(Handle<portolan::channel::Writer>);
 
 impl Writer {
     /// Does `act` until it is done; that readers, or other writers, are in the way is the error once
-    /// the timeout has passed.
+    /// the timeout has passed. It copies so many bytes.
     fn patiently<R: Send>(
         &self,
         py: Python<'_>,
+        bytes: usize,
         timeout: Option<f64>,
         mut act: impl FnMut(&mut portolan::channel::Writer, Deadline) -> Result<R, WriteError> + Send,
     ) -> PyResult<R> {
         let mut obstacle = None;
-        let done = patiently(py, Timeout::new(timeout)?, |deadline| {
+        let done = patiently_of(py, bytes, Timeout::new(timeout)?, |deadline| {
             let Some(mut writer) = self.0.lend_until(deadline)? else {
                 return Ok(None);
             };
@@ -241,7 +247,7 @@ impl Writer {
     ) -> PyResult<u64> {
         let data = Data::of(data)?;
         let bytes = data.bytes();
-        self.patiently(py, timeout, |writer, deadline| {
+        self.patiently(py, bytes.len(), timeout, |writer, deadline| {
             writer.write(bytes, deadline)
         })
     }
@@ -258,7 +264,7 @@ impl Writer {
         let data = Data::of(data)?;
         let bytes = data.bytes();
         let mut added = 0;
-        let appended = self.patiently(py, timeout, |writer, deadline| {
+        let appended = self.patiently(py, bytes.len(), timeout, |writer, deadline| {
             while added < bytes.len() {
                 added += writer.append_some(&bytes[added..], deadline)?;
             }
@@ -279,7 +285,7 @@ impl Writer {
     /// Ends the message that is being written; one that was never begun is empty.
     #[pyo3(signature = (timeout = None))]
     fn end(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
-        self.patiently(py, timeout, portolan::channel::Writer::end)
+        self.patiently(py, 0, timeout, portolan::channel::Writer::end)
     }
 
     /// The position that is written next; of many writers, about.
@@ -325,6 +331,9 @@ impl Received {
     }
 }
 
+/// How long a message is says only its end.
+const ANY_BYTES: usize = usize::MAX;
+
 /// What was received, for a thread that has no lock of the interpreter's.
 struct Copied {
     bytes: Vec<u8>,
@@ -333,12 +342,20 @@ struct Copied {
 }
 
 impl Copied {
-    fn received(self, py: Python<'_>) -> Received {
-        Received {
-            data: PyBytes::new(py, &self.bytes).unbind(),
+    fn received(self, py: Python<'_>) -> PyResult<Received> {
+        let bytes = &self.bytes;
+        let data = match bytes.len() <= MANY_BYTES {
+            true => PyBytes::new(py, bytes),
+            false => PyBytes::new_with(py, bytes.len(), |room| {
+                py.detach(|| room.copy_from_slice(bytes));
+                Ok(())
+            })?,
+        };
+        Ok(Received {
+            data: data.unbind(),
             position: self.position,
             is_complete: self.is_complete,
-        }
+        })
     }
 }
 
@@ -378,10 +395,9 @@ impl Reader {
     /// writer has written was read: read on after either.
     #[pyo3(signature = (timeout = None))]
     fn receive(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Received> {
-        let (_, copied) = self
-            .0
-            .wait(py, Timeout::new(timeout)?, "message", message)?;
-        Ok(copied.received(py))
+        let timeout = Timeout::new(timeout)?;
+        let (_, copied) = self.0.wait_of(py, ANY_BYTES, timeout, "message", message)?;
+        copied.received(py)
     }
 
     /// The same, to be awaited. A call that is cancelled loses nothing.
@@ -393,12 +409,14 @@ impl Reader {
     /// ended. After `Missed` the rest of a message will not come.
     #[pyo3(signature = (timeout = None))]
     fn receive_some(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Received> {
-        let (_, copied) = self.0.wait(py, Timeout::new(timeout)?, "bytes", piece)?;
-        Ok(copied.received(py))
+        let timeout = Timeout::new(timeout)?;
+        let (_, copied) = self.0.wait_of(py, ANY_BYTES, timeout, "bytes", piece)?;
+        copied.received(py)
     }
 
     fn _poll(&self, py: Python<'_>) -> PyResult<Option<Received>> {
-        Ok(self.0.poll(message)?.map(|(_, copied)| copied.received(py)))
+        let copied = py.detach(|| self.0.poll(message))?;
+        copied.map(|(_, copied)| copied.received(py)).transpose()
     }
 
     /// A descriptor that is readable while there may be something.

@@ -282,6 +282,7 @@ impl Domain {
     #[allow(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn make_channel(
         &self,
+        py: Python<'_>,
         name: Option<&str>,
         unit: Option<usize>,
         units: Option<u64>,
@@ -310,7 +311,7 @@ impl Domain {
         if let Some(signal) = signal {
             options = options.signal(signal.signalling()?);
         }
-        Ok(Channel::make(self.get()?, &options.content(content))?)
+        Ok(Channel::make(py, self.get()?, &options.content(content))?)
     }
 
     /// A right on the channel of this name, waiting at most `timeout` seconds until there is one.
@@ -344,6 +345,7 @@ impl Domain {
     #[allow(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn publisher(
         &self,
+        py: Python<'_>,
         topic: &str,
         dtype: &Bound<'_, PyAny>,
         history: u64,
@@ -353,7 +355,7 @@ impl Domain {
     ) -> PyResult<Publisher> {
         let element = Element::of_dtype(dtype)?;
         let options = topic::options(history, publishers, subscribers, copied);
-        Publisher::new(&self.get()?, topic, element, options)
+        Publisher::new(py, &self.get()?, topic, element, options)
     }
 
     /// Subscribes to the samples under `topic`, of all who publish there now and later. With a
@@ -362,6 +364,7 @@ impl Domain {
     #[allow(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn subscriber(
         &self,
+        py: Python<'_>,
         topic: &str,
         dtype: Option<&Bound<'_, PyAny>>,
         history: u64,
@@ -369,9 +372,9 @@ impl Domain {
         subscribers: u64,
         copied: Option<usize>,
     ) -> PyResult<Subscriber> {
-        let wanted = Wanted::new(topic, dtype)?;
+        let wanted = Wanted::new(topic, dtype, copied)?;
         let options = topic::options(history, publishers, subscribers, copied);
-        Subscriber::new(&self.get()?, wanted, options)
+        Subscriber::new(py, &self.get()?, wanted, options)
     }
 
     /// What `portolan.reconnecting.Sender` is made of.
@@ -383,6 +386,7 @@ impl Domain {
     #[pyo3(signature = (topic, dtype = None, *, history = 1, publishers = 8, subscribers = 32, copied = None))]
     fn _reconnecting_subscriber(
         &self,
+        py: Python<'_>,
         topic: &str,
         dtype: Option<&Bound<'_, PyAny>>,
         history: u64,
@@ -390,9 +394,9 @@ impl Domain {
         subscribers: u64,
         copied: Option<usize>,
     ) -> PyResult<ReconnectingSubscriber> {
-        let wanted = Wanted::new(topic, dtype)?;
+        let wanted = Wanted::new(topic, dtype, copied)?;
         let options = topic::options(history, publishers, subscribers, copied);
-        ReconnectingSubscriber::new(&self.get()?, wanted, options)
+        ReconnectingSubscriber::new(py, &self.get()?, wanted, options)
     }
 
     /// Exports memory under a name, until the export is closed: importers may `"read"` it, `"write"` it,

@@ -6,7 +6,7 @@ use crate::error::Fault;
 use crate::message::Parts;
 use crate::rights::{NOTHING, SendRight};
 use crate::topic::Wanted;
-use crate::wait::{Handle, Timeout, far_patiently, patiently};
+use crate::wait::{Handle, MANY_BYTES, Timeout, far_patiently, patiently_of};
 use crate::watched::until;
 use portolan::channel::{SubscribeError, TopicOptions};
 use portolan::reconnect::{Lost, Update};
@@ -134,8 +134,15 @@ pub(crate) struct ReconnectingSubscriber {
 }
 
 impl ReconnectingSubscriber {
-    pub(crate) fn new(domain: &Domain, wanted: Wanted, options: TopicOptions) -> PyResult<Self> {
-        let subscriber = domain.reconnecting_subscriber::<[u8]>(&wanted.topic, options);
+    pub(crate) fn new(
+        py: Python<'_>,
+        domain: &Domain,
+        wanted: Wanted,
+        options: TopicOptions,
+    ) -> PyResult<Self> {
+        // It meets the topic's other members.
+        let subscriber =
+            py.detach(|| domain.reconnecting_subscriber::<[u8]>(&wanted.topic, options));
         Ok(Self {
             subscriber: Handle::new("subscriber", subscriber.map_err(Fault::from)?),
             wanted,
@@ -170,7 +177,8 @@ impl ReconnectingSubscriber {
     /// The next sample, or that a publisher has gone, waiting at most `timeout` seconds.
     #[pyo3(signature = (timeout = None))]
     fn receive<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
-        let update = patiently(py, Timeout::new(timeout)?, |deadline| {
+        let (copied, timeout) = (self.wanted.copied, Timeout::new(timeout)?);
+        let update = patiently_of(py, copied, timeout, |deadline| {
             match self.subscriber.lend_until(deadline)? {
                 Some(mut subscriber) => there(subscriber.receive(deadline)),
                 None => Ok(None),
@@ -185,8 +193,12 @@ impl ReconnectingSubscriber {
     }
 
     fn _poll<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let update = there(self.subscriber.lend_now()?.receive(Deadline::NOW))?;
-        update.map(|update| self.update(py, update)).transpose()
+        let take = || there(self.subscriber.lend_now()?.receive(Deadline::NOW));
+        let update = match self.wanted.copied <= MANY_BYTES {
+            true => take(),
+            false => py.detach(take),
+        };
+        update?.map(|update| self.update(py, update)).transpose()
     }
 
     /// A descriptor that is readable while there may be something.

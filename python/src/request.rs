@@ -4,7 +4,7 @@ use crate::closing::closes;
 use crate::error::Fault;
 use crate::message::{Message, Parts};
 use crate::rights::{NOTHING, SendOnceRight};
-use crate::wait::{Handle, Timeout, patiently};
+use crate::wait::{Handle, Timeout, patiently_of};
 use crate::watched::{Watched, until};
 use portolan::{Access, Deadline, Domain, RequestError, SendError, WhenFull};
 use pyo3::prelude::*;
@@ -59,7 +59,9 @@ impl PendingReply {
         timeout: Timeout,
     ) -> PyResult<Self> {
         let pending = parts.send(|message| {
-            let begun = patiently(py, timeout, |deadline| {
+            // As a message.
+            let bytes = message.len();
+            let begun = patiently_of(py, bytes, timeout, |deadline| {
                 let whole = std::mem::take(message);
                 begun(
                     right.begin_request(whole, WhenFull::from(deadline)),

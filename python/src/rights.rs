@@ -5,7 +5,7 @@ use crate::error::Fault;
 use crate::message::{Message, Parts};
 use crate::port::ReceiveRight;
 use crate::request::PendingReply;
-use crate::wait::{Handle, Shared, Timeout, patiently};
+use crate::wait::{Handle, Shared, Timeout, patiently_of};
 use crate::watched::Watched;
 use portolan::{Domain, Right, RightState, SendError, WhenFull};
 use pyo3::prelude::*;
@@ -43,7 +43,9 @@ fn deliver(
     timeout: Timeout,
 ) -> PyResult<()> {
     let mut full = None;
-    let sent = patiently(py, timeout, |deadline| {
+    // Most arrays move; but the port may be one of copies, or go on to another domain or machine.
+    let bytes = message.len();
+    let sent = patiently_of(py, bytes, timeout, |deadline| {
         match right.send_from(message, WhenFull::from(deadline)) {
             Ok(()) => Ok(Some(())),
             Err(why @ SendError::Full { .. }) => {

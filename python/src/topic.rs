@@ -8,7 +8,7 @@ use crate::buffer::{Viewed, copy_out, shows};
 use crate::closing::closes;
 use crate::description::{self, Element, Layout};
 use crate::error::Fault;
-use crate::wait::{Handle, Timeout, patiently};
+use crate::wait::{Handle, MANY_BYTES, Timeout, patiently_of};
 use crate::watched::until;
 use portolan::Deadline;
 use portolan::channel::{SubscribeError, TopicOptions};
@@ -42,14 +42,15 @@ pub(crate) struct Publisher {
 
 impl Publisher {
     pub(crate) fn new(
+        py: Python<'_>,
         domain: &portolan::Domain,
         topic: &str,
         element: Element,
         options: TopicOptions,
     ) -> PyResult<Self> {
-        let publisher = domain
-            .publisher::<[u8]>(topic, options)
-            .map_err(Fault::from)?;
+        // It meets the topic's other members, and takes memory.
+        let made = py.detach(|| domain.publisher::<[u8]>(topic, options));
+        let publisher = made.map_err(Fault::from)?;
         Ok(Self {
             publisher: Handle::new("publisher", publisher),
             element,
@@ -77,7 +78,12 @@ impl Publisher {
         let (elements, tail) = loan.split_at_mut(count);
         copy_out(py, &bytes, elements)?;
         tail.copy_from_slice(&described);
-        Ok(loan.publish().map_err(Fault::from)?)
+        // A short one is copied once more, and what is short the topic's maker has said.
+        let published = match count <= MANY_BYTES {
+            true => loan.publish(),
+            false => py.detach(|| loan.publish()),
+        };
+        Ok(published.map_err(Fault::from)?)
     }
 
     /// Which of the topic's publishers it is.
@@ -102,13 +108,14 @@ pub(crate) struct Subscriber {
 
 impl Subscriber {
     pub(crate) fn new(
+        py: Python<'_>,
         domain: &portolan::Domain,
         wanted: Wanted,
         options: TopicOptions,
     ) -> PyResult<Self> {
-        let subscriber = domain
-            .subscriber::<[u8]>(&wanted.topic, options)
-            .map_err(Fault::from)?;
+        // As a publisher.
+        let made = py.detach(|| domain.subscriber::<[u8]>(&wanted.topic, options));
+        let subscriber = made.map_err(Fault::from)?;
         // What asks for the descriptor has it armed from the next empty look on.
         Ok(Self {
             subscriber: Handle::new("subscriber", subscriber),
@@ -123,13 +130,22 @@ pub(crate) struct Wanted {
     pub(crate) topic: String,
     /// None: samples of any type.
     pub(crate) element: Option<Element>,
+    /// Bytes of a sample that is copied, at the most.
+    pub(crate) copied: usize,
 }
 
 impl Wanted {
-    pub(crate) fn new(topic: &str, dtype: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
+    /// `copied` is as in [`options`].
+    pub(crate) fn new(
+        topic: &str,
+        dtype: Option<&Bound<'_, PyAny>>,
+        copied: Option<usize>,
+    ) -> PyResult<Self> {
         Ok(Self {
             topic: topic.to_owned(),
             element: dtype.map(Element::of_dtype).transpose()?,
+            // What holds if nothing is said is not many either.
+            copied: copied.unwrap_or(MANY_BYTES),
         })
     }
 
@@ -176,7 +192,7 @@ impl Subscriber {
     #[pyo3(signature = (timeout = None))]
     fn receive(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Sample> {
         let timeout = Timeout::new(timeout)?;
-        let sample = patiently(py, timeout, |deadline| {
+        let sample = patiently_of(py, self.wanted.copied, timeout, |deadline| {
             match self.subscriber.lend_until(deadline)? {
                 Some(mut subscriber) => there(subscriber.receive(deadline)),
                 None => Ok(None),
@@ -192,8 +208,12 @@ impl Subscriber {
     }
 
     fn _poll(&self, py: Python<'_>) -> PyResult<Option<Sample>> {
-        let sample = there(self.subscriber.lend_now()?.receive(Deadline::NOW))?;
-        sample
+        let take = || there(self.subscriber.lend_now()?.receive(Deadline::NOW));
+        let sample = match self.wanted.copied <= MANY_BYTES {
+            true => take(),
+            false => py.detach(take),
+        };
+        sample?
             .map(|sample| self.wanted.sample(py, sample))
             .transpose()
     }

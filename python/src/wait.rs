@@ -15,6 +15,9 @@ use std::time::{Duration, Instant};
 const SLICE: Duration = Duration::from_millis(100);
 /// The same, where what is asked may be on another machine, and is asked anew for each slice.
 const LONG_SLICE: Duration = Duration::from_secs(1);
+/// More bytes than this are copied without the interpreter's lock: to let go of it and take it again
+/// costs about as much as to copy so many.
+pub(crate) const MANY_BYTES: usize = 4096;
 
 /// How long a call may wait: `None` for as long as it takes, or seconds from now on.
 #[derive(Clone, Copy, Debug)]
@@ -65,32 +68,51 @@ impl Timeout {
 
 /// Runs `attempt` until it gives something or the timeout has passed (`None`).
 ///
-/// The first attempt does not wait, and keeps the interpreter's lock; each later one waits until
-/// the deadline that it is given, without the lock.
+/// The first attempt does not wait, and keeps the interpreter's lock, so it must copy nothing long
+/// either; each later one waits until the deadline that it is given, without the lock.
 pub(crate) fn patiently<T: Send, E: Into<Fault> + Send>(
     py: Python<'_>,
     timeout: Timeout,
     attempt: impl FnMut(Deadline) -> Result<Option<T>, E> + Send,
 ) -> PyResult<Option<T>> {
-    in_slices(py, timeout, SLICE, attempt)
+    patiently_of(py, 0, timeout, attempt)
 }
 
-/// The same, of what may ask another machine.
+/// The same, of attempts that may copy so many bytes: of more than [`MANY_BYTES`] the first one has no
+/// lock either.
+pub(crate) fn patiently_of<T: Send, E: Into<Fault> + Send>(
+    py: Python<'_>,
+    bytes: usize,
+    timeout: Timeout,
+    mut attempt: impl FnMut(Deadline) -> Result<Option<T>, E> + Send,
+) -> PyResult<Option<T>> {
+    let first = match bytes <= MANY_BYTES {
+        true => attempt(Deadline::NOW),
+        false => py.detach(|| attempt(Deadline::NOW)),
+    };
+    in_slices(py, timeout, SLICE, first, attempt)
+}
+
+/// The same, of what may ask another process, which may be on another machine: no attempt has the
+/// lock.
 pub(crate) fn far_patiently<T: Send, E: Into<Fault> + Send>(
     py: Python<'_>,
     timeout: Timeout,
-    attempt: impl FnMut(Deadline) -> Result<Option<T>, E> + Send,
+    mut attempt: impl FnMut(Deadline) -> Result<Option<T>, E> + Send,
 ) -> PyResult<Option<T>> {
-    in_slices(py, timeout, LONG_SLICE, attempt)
+    let first = py.detach(|| attempt(Deadline::NOW));
+    in_slices(py, timeout, LONG_SLICE, first, attempt)
 }
 
+/// Goes on after the first attempt.
 fn in_slices<T: Send, E: Into<Fault> + Send>(
     py: Python<'_>,
     timeout: Timeout,
     length: Duration,
+    first: Result<Option<T>, E>,
     mut attempt: impl FnMut(Deadline) -> Result<Option<T>, E> + Send,
 ) -> PyResult<Option<T>> {
-    let mut outcome = attempt(Deadline::NOW);
+    let mut outcome = first;
     loop {
         match outcome {
             Ok(None) if !timeout.has_passed() => {}
@@ -117,14 +139,25 @@ pub(crate) fn waiting(name: &str) -> Result<Waiting, Fault> {
     }
 }
 
+/// Drops what may have to wait for another process, or for a thread of the library's, without the
+/// interpreter's lock. For objects that Python lets go of without closing them.
+fn drop_unlocked<T: Send>(item: T) {
+    let mut item = Some(item);
+    // Nothing comes of it while the interpreter ends: then the item is dropped here.
+    let _ = Python::try_attach(|py| {
+        let item = item.take();
+        py.detach(|| drop(item));
+    });
+}
+
 /// What any number of threads use at once: each call has a clone.
 #[derive(Debug)]
-pub(crate) struct Shared<T> {
+pub(crate) struct Shared<T: Send> {
     what: &'static str,
     item: Mutex<Option<T>>,
 }
 
-impl<T: Clone> Shared<T> {
+impl<T: Clone + Send> Shared<T> {
     /// `what` names it in errors.
     pub(crate) fn new(what: &'static str, item: T) -> Self {
         Self {
@@ -144,20 +177,26 @@ impl<T: Clone> Shared<T> {
         item.take()
     }
 
-    pub(crate) fn close(&self, py: Python<'_>)
-    where
-        T: Send,
-    {
+    pub(crate) fn close(&self, py: Python<'_>) {
         let item = self.take();
         // It may have to wait for a thread of the library's.
         py.detach(|| drop(item));
     }
 }
 
+impl<T: Send> Drop for Shared<T> {
+    fn drop(&mut self) {
+        let item = self.item.get_mut();
+        if let Some(item) = item.unwrap_or_else(PoisonError::into_inner).take() {
+            drop_unlocked(item);
+        }
+    }
+}
+
 /// What one thread uses at a time. A thread that waits with it lets go of it after each slice, for
 /// others that want it; another one's [`close`](Self::close) ends the wait.
 #[derive(Debug)]
-pub(crate) struct Handle<T> {
+pub(crate) struct Handle<T: Send> {
     what: &'static str,
     state: Mutex<State<T>>,
     returned: Condvar,
@@ -173,13 +212,13 @@ struct State<T> {
 }
 
 /// The thing, for one thread. Dropped, it goes back.
-pub(crate) struct Lent<'h, T> {
+pub(crate) struct Lent<'h, T: Send> {
     handle: &'h Handle<T>,
     /// There until it is dropped or taken.
     item: Option<T>,
 }
 
-impl<T> Handle<T> {
+impl<T: Send> Handle<T> {
     /// `what` names it in errors.
     pub(crate) fn new(what: &'static str, item: T) -> Self {
         Self {
@@ -260,10 +299,7 @@ impl<T> Handle<T> {
     }
 
     /// Takes it for a moment: before threads that wait with it, which let go of it after a slice.
-    pub(crate) fn lend_soon(&self, py: Python<'_>) -> PyResult<Lent<'_, T>>
-    where
-        T: Send,
-    {
+    pub(crate) fn lend_soon(&self, py: Python<'_>) -> PyResult<Lent<'_, T>> {
         self.lock().wanted += 1;
         let lent = patiently(py, Timeout::Never, |deadline| {
             self.lend_unless(deadline, |_| false)
@@ -281,10 +317,7 @@ impl<T> Handle<T> {
     }
 
     /// Closes it: it is dropped now, or by the thread that uses it.
-    pub(crate) fn close(&self, py: Python<'_>)
-    where
-        T: Send,
-    {
+    pub(crate) fn close(&self, py: Python<'_>) {
         let item = {
             let mut state = self.lock();
             state.closed = true;
@@ -311,7 +344,16 @@ impl<T> Handle<T> {
     }
 }
 
-impl<T> Lent<'_, T> {
+impl<T: Send> Drop for Handle<T> {
+    fn drop(&mut self) {
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Some(item) = state.item.take() {
+            drop_unlocked(item);
+        }
+    }
+}
+
+impl<T: Send> Lent<'_, T> {
     /// It does not go back: the handle is closed.
     pub(crate) fn keep(mut self) -> T {
         let item = self.item.take().expect(THERE);
@@ -323,7 +365,7 @@ impl<T> Lent<'_, T> {
 /// Nothing takes it but what ends the loan.
 const THERE: &str = "what is lent is there until it goes back";
 
-impl<T> Deref for Lent<'_, T> {
+impl<T: Send> Deref for Lent<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -331,13 +373,13 @@ impl<T> Deref for Lent<'_, T> {
     }
 }
 
-impl<T> DerefMut for Lent<'_, T> {
+impl<T: Send> DerefMut for Lent<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
         self.item.as_mut().expect(THERE)
     }
 }
 
-impl<T> Drop for Lent<'_, T> {
+impl<T: Send> Drop for Lent<'_, T> {
     fn drop(&mut self) {
         let Some(item) = self.item.take() else {
             return;

@@ -1,7 +1,7 @@
 //! What can be awaited moves into a wait set of its own when Python asks for its descriptor.
 
 use crate::error::Fault;
-use crate::wait::{Handle, Timeout, patiently};
+use crate::wait::{Handle, Timeout, patiently_of};
 use portolan::{Deadline, Domain, Refused, Token, WaitSet, Waitable};
 use pyo3::prelude::*;
 use std::os::fd::{AsRawFd, RawFd};
@@ -103,16 +103,28 @@ impl<T: Waitable> Watched<T> {
 }
 
 /// `take` takes what is there, waiting for it until the deadline; nothing there yet is `None`.
-impl<T: Waitable> Handle<Watched<T>> {
+impl<T: Waitable + Send> Handle<Watched<T>> {
     /// Waits until `take` takes something; and from which domain. `what` names it in the error.
     pub(crate) fn wait<R: Send>(
         &self,
         py: Python<'_>,
         timeout: Timeout,
         what: &str,
+        take: impl FnMut(&mut T, Deadline) -> Result<Option<R>, Fault> + Send,
+    ) -> PyResult<(Domain, R)> {
+        self.wait_of(py, 0, timeout, what, take)
+    }
+
+    /// The same, where so many bytes may be copied.
+    pub(crate) fn wait_of<R: Send>(
+        &self,
+        py: Python<'_>,
+        bytes: usize,
+        timeout: Timeout,
+        what: &str,
         mut take: impl FnMut(&mut T, Deadline) -> Result<Option<R>, Fault> + Send,
     ) -> PyResult<(Domain, R)> {
-        let taken = patiently(py, timeout, |deadline| {
+        let taken = patiently_of(py, bytes, timeout, |deadline| {
             let Some(mut watched) = self.lend_until(deadline)? else {
                 return Ok(None);
             };

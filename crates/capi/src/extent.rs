@@ -63,5 +63,5 @@ pub extern "C" fn portolan_extent_set_len(extent: portolan_extent, len: usize) -
 /// Owns: `extent` is freed; its bytes are not the caller's any more.
 #[unsafe(no_mangle)]
 pub extern "C" fn portolan_extent_free(extent: portolan_extent) -> portolan_status {
-    enter(|| extent.take().map(drop))
+    enter(|| extent.drop_value())
 }

@@ -4,10 +4,14 @@
 //! touched for it (C1). The kind is part of the word, and each kind has a table of its own.
 //!
 //! ```text
-//! handle:    kind 8 | generation 56 - B | index B
-//! a slot's:  kind 8 | generation 56 - B | use B    use: 0 free, 1 idle, 2.. shared, all ones sole
+//! handle:  kind 6 | generation 58 - B - S | index B | zeros S      2^S bytes is a slot's stride
 //!
-//! B is a number of the kind: its table has 2^B slots, so every index is one of a slot.
+//! a slot's word, beside the handle that names it:
+//!
+//!   free      kind 0, and the index of the next free slot in the place of its own
+//!   idle      the handle itself
+//!   shared    the handle plus n in its index, 1 <= n <= 2^B - 2
+//!   sole      the handle less 1 in its index
 //!
 //! free --fill--> idle --share--> shared (n) --> idle --hold--> sole --> idle
 //!                    ^                                            |
@@ -15,52 +19,78 @@
 //!                                                                       one atomic step
 //! ```
 //!
+//! # Count
+//!
+//! Instructions of a lookup that finds its handle idle, and of letting go again (x86-64, in the shared
+//! library, which finds its tables by one load more):
+//!
+//! | step | instructions |
+//! |---|---|
+//! | where the slot is: the index's bits are its place in the table, so the table, its mask, and an addition | 5 |
+//! | what the word must be (the handle), and what it becomes | 2 |
+//! | compare-exchange, and a jump for all that is wrong | 2 |
+//! | letting go: one store (`hold`), or one locked subtraction (`share`) | 1 |
+//!
 //! A lookup is one compare-exchange, which finds whether the handle is alive, of this kind, and
 //! used by no other call (C2); so a handle that one thread frees while another uses it is found
 //! too, which a table of generations alone would not find. Nothing else is compared: before the
-//! first handle of a kind is made its table is one slot that no handle has. The slots lie in zeroed
+//! first handle of a kind is made its table is two words that no handle has. The slots lie in zeroed
 //! memory, so those that were never used take none.
 //!
 //! # Invariants
 //!
-//! - **H1** A slot's value is initialised exactly while its use is not 0.
-//! - **H2** Only the call that has brought the use to *sole* may change the value or take it out; a
+//! - **H1** A slot's value is initialised exactly while its word is not that of a free one.
+//! - **H2** Only the call that has brought the word to *sole* may change the value or take it out; a
 //!   call that has counted itself in may read it.
 //! - **H3** A generation of a slot is used once. A slot that has used its last is never used again.
-//! - **H4** A table's mask is 0 while its slots are the one slot that no handle has, and after that
-//!   one less than their number.
+//! - **H4** A table's mask is one index bit while its slots are the two words that no handle has, and
+//!   after that all of them.
+//! - **H5** Unless a slot is idle, its word has another index than its own. So no handle equals it
+//!   that leads to this slot, whatever number a program makes up. Index 0 is never used: as a next
+//!   free slot it says that there is none.
 
-use crate::status::{fail, portolan_status};
-use std::alloc::{Layout, alloc_zeroed};
-use std::cell::UnsafeCell;
-use std::mem::MaybeUninit;
+mod table;
+#[cfg(test)]
+mod tests;
+pub(crate) use table::{Slot, Table, no_slots};
+
+use crate::status::{enter, fail, portolan_status};
+use std::mem::{MaybeUninit, forget};
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+use table::word;
 
 /// The most bits that an index can have.
 const MOST_BITS: u32 = 16;
-const KIND_SHIFT: u32 = 56;
-
-const IDLE: u64 = 1;
+const KIND_SHIFT: u32 = 58;
 
 /// A handle of C's, and what it stands for.
-pub(crate) trait Handle: Copy {
+pub(crate) trait Handle: Copy + 'static {
     type Value: Send + 'static;
 
-    /// The number of its kind; not 0.
+    /// The number of its kind; neither 0 nor the last one.
     const KIND: u8;
     /// What it is, for people.
     const NAME: &'static str;
     /// Bits of an index.
     const BITS: u32;
-    /// The bits of a handle that are its index, and of a word those that are its use.
-    const LOW: u64 = {
-        assert!(
-            Self::BITS <= MOST_BITS,
-            "a list of free slots has room for this"
-        );
-        (1 << Self::BITS) - 1
+    /// One in the index.
+    const ONE: u64 = Slot::<Self::Value>::STRIDE as u64;
+    /// The bits of an index.
+    const MASK: u64 = {
+        // Not 0, which is that of free slots; nor the last one, from which a sum would lead there.
+        assert!(0 < Self::KIND && Self::KIND < (1 << (64 - KIND_SHIFT)) - 1);
+        assert!(Self::BITS > 1 && Self::BITS <= MOST_BITS);
+        ((1 << Self::BITS) - 1) * Self::ONE
+    };
+    /// One in the generation.
+    const NEXT: u64 = Self::MASK + Self::ONE;
+    /// The bits of a generation.
+    const GENERATION: u64 = {
+        // Decades of a million handles a second (H3).
+        assert!(Self::NEXT < 1 << 27);
+        (1 << KIND_SHIFT) - Self::NEXT
     };
 
     fn table() -> &'static Table<Self::Value>;
@@ -68,19 +98,93 @@ pub(crate) trait Handle: Copy {
     fn of(id: u64) -> Self;
 
     /// Makes a handle for a value.
+    #[inline]
     fn insert(value: Self::Value) -> Result<Self, portolan_status> {
         Ok(Self::fill(Self::reserve()?, value))
     }
 
     /// Makes sure that there will be a handle for a value, before anything is done that cannot be
     /// undone (C3).
-    fn reserve() -> Result<Reserved<Self::Value>, portolan_status> {
-        Self::table().reserve(Self::KIND, Self::LOW, Self::NAME)
+    #[inline]
+    fn reserve() -> Result<Reserved<Self>, portolan_status> {
+        match Self::try_reserve() {
+            Some(reserved) => Ok(reserved),
+            None => Self::reserve_fresh(),
+        }
+    }
+
+    /// The same, of a slot that was used before: it calls nothing.
+    #[inline(always)]
+    fn try_reserve() -> Option<Reserved<Self>> {
+        let at = Self::table().pop(Self::MASK, Self::NEXT)?;
+        Some(Reserved::of(at))
+    }
+
+    /// The same, where no slot is free that was used before.
+    #[cold]
+    #[inline(never)]
+    fn reserve_fresh() -> Result<Reserved<Self>, portolan_status> {
+        let table = Self::table();
+        let mut fresh = table.fresh.lock().unwrap_or_else(PoisonError::into_inner);
+        if *fresh == 0 {
+            if !table.populate(Self::BITS, Self::MASK) {
+                return Err(fail(
+                    portolan_status::PORTOLAN_OUT_OF_MEMORY,
+                    format_args!("this process has no memory for a table of handles"),
+                ));
+            }
+            *fresh = 1;
+        }
+        let at = *fresh * Self::ONE;
+        if at <= Self::MASK {
+            *fresh += 1;
+            return Ok(Reserved::of(at));
+        }
+        // Another thread may have freed one since.
+        if let Some(reserved) = Self::try_reserve() {
+            return Ok(reserved);
+        }
+        Err(fail(
+            portolan_status::PORTOLAN_NO_ROOM,
+            format_args!(
+                "this process has {} handles of the kind {}, which is the most: free some",
+                *fresh - 1,
+                Self::NAME
+            ),
+        ))
     }
 
     /// The handle that was reserved.
-    fn fill(reserved: Reserved<Self::Value>, value: Self::Value) -> Self {
-        Self::of(reserved.fill(value))
+    #[inline]
+    fn fill(reserved: Reserved<Self>, value: Self::Value) -> Self {
+        // Cannot fail: nothing is done to the value.
+        let filled = Self::fill_with(reserved, value, |_| Ok(()));
+        filled.unwrap_or_else(|_| Self::of(0))
+    }
+
+    /// The same, of a value that is finished where it lies; if that fails there is no handle.
+    #[inline(always)]
+    fn fill_with(
+        reserved: Reserved<Self>,
+        value: Self::Value,
+        finish: impl FnOnce(&mut Self::Value) -> Result<(), portolan_status>,
+    ) -> Result<Self, portolan_status> {
+        let (slot, at) = (reserved.slot(), reserved.at);
+        // SAFETY:
+        // - Exclusive: this call alone has the slot, from the list of free ones.
+        let room = unsafe { &mut *slot.value.get() };
+        // What it held was taken out (H1), so nothing is overwritten that must be dropped. Should
+        // `finish` fail or panic, the value is dropped, and then the slot is free again.
+        let placed = Placed(room.write(value));
+        finish(placed.0)?;
+        forget(placed);
+        forget(reserved);
+        // Never over the last generation (H3): see `release`.
+        let generation = (slot.word.load(Ordering::Relaxed) & Self::GENERATION) + Self::NEXT;
+        let id = u64::from(Self::KIND) << KIND_SHIFT | generation | at;
+        // Release: pairs with the lookups.
+        slot.word.store(id, Ordering::Release);
+        Ok(Self::of(id))
     }
 
     /// Uses the value alone, through this call.
@@ -96,7 +200,32 @@ pub(crate) trait Handle: Copy {
     /// made most often.
     #[inline(always)]
     fn try_hold(self) -> Option<Sole<Self::Value>> {
-        Self::table().hold(self.id(), Self::LOW)
+        let (id, place) = (self.id(), Self::table().place(self.id()));
+        let sole = id.wrapping_sub(Self::ONE);
+        // Acquire: pairs with the release of the call that used it last.
+        word(place)
+            .compare_exchange(id, sole, Ordering::Acquire, Ordering::Relaxed)
+            .ok()?;
+        // SAFETY:
+        // - It was idle, so it is a slot and not one of the two words (H5), with a value (H1).
+        let slot = unsafe { &*place };
+        Some(Sole { slot, id })
+    }
+
+    /// The use that [`Self::try_hold`] has begun, and whose guard was forgotten.
+    ///
+    /// # Safety
+    ///
+    /// - This very call has begun it, and goes on with it once.
+    #[inline(always)]
+    unsafe fn resume(self) -> Sole<Self::Value> {
+        // SAFETY:
+        // - The handle was found, so it names a slot.
+        let slot = unsafe { &*Self::table().place(self.id()) };
+        Sole {
+            slot,
+            id: self.id(),
+        }
     }
 
     /// Uses the value beside other calls that do so too.
@@ -105,19 +234,100 @@ pub(crate) trait Handle: Copy {
     where
         Self::Value: Sync,
     {
-        match self.try_share() {
+        match self.try_share().or_else(|| self.share_with_others()) {
             Some(shared) => Ok(shared),
             None => Err(self.refuse()),
         }
     }
 
-    /// As [`Self::try_hold`].
+    /// As [`Self::share`], if no other call uses it, which is most often so.
     #[inline(always)]
     fn try_share(self) -> Option<Shared<Self::Value>>
     where
         Self::Value: Sync,
     {
-        Self::table().share(self.id(), Self::LOW)
+        let (id, place) = (self.id(), Self::table().place(self.id()));
+        let shared = id.wrapping_add(Self::ONE);
+        // Acquire: as in `try_hold`.
+        word(place)
+            .compare_exchange(id, shared, Ordering::Acquire, Ordering::Relaxed)
+            .ok()?;
+        // SAFETY:
+        // - As in `try_hold`.
+        let slot = unsafe { &*place };
+        Some(Shared {
+            slot,
+            one: Self::ONE,
+        })
+    }
+
+    /// The use that [`Self::try_share`] has begun, and whose guard was forgotten.
+    ///
+    /// # Safety
+    ///
+    /// - As [`Self::resume`].
+    #[inline(always)]
+    unsafe fn resume_shared(self) -> Shared<Self::Value>
+    where
+        Self::Value: Sync,
+    {
+        // SAFETY:
+        // - As in `resume`.
+        let slot = unsafe { &*Self::table().place(self.id()) };
+        Shared {
+            slot,
+            one: Self::ONE,
+        }
+    }
+
+    /// Beside other calls.
+    #[cold]
+    #[inline(never)]
+    fn share_with_others(self) -> Option<Shared<Self::Value>>
+    where
+        Self::Value: Sync,
+    {
+        let place = Self::table().place(self.id());
+        let word = word(place);
+        let mut found = word.load(Ordering::Relaxed);
+        loop {
+            // As many as there are counts below *sole* may share a value at one time.
+            if self.uses(found)? >= (1 << Self::BITS) - 2 {
+                return None;
+            }
+            // Acquire: as in `try_hold`.
+            match word.compare_exchange_weak(
+                found,
+                found.wrapping_add(Self::ONE),
+                Ordering::Acquire,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => {
+                    // SAFETY:
+                    // - It was this handle's, so it is a slot with a value, as in `try_hold`.
+                    let slot = unsafe { &*place };
+                    return Some(Shared {
+                        slot,
+                        one: Self::ONE,
+                    });
+                }
+                Err(now) => found = now,
+            }
+        }
+    }
+
+    /// How many calls share the value of the slot whose word this is; all ones where one has it
+    /// alone. `None`: the handle is not that slot's.
+    fn uses(self, word: u64) -> Option<u64> {
+        let (kind, beyond) = (self.id() >> KIND_SHIFT, word.wrapping_sub(self.id()));
+        if kind != u64::from(Self::KIND) || !beyond.is_multiple_of(Self::ONE) {
+            return None;
+        }
+        match beyond / Self::ONE {
+            uses if uses <= (1 << Self::BITS) - 2 => Some(uses),
+            _ if beyond == Self::ONE.wrapping_neg() => Some(u64::MAX),
+            _ => None,
+        }
     }
 
     /// Takes the value out; the handle is freed.
@@ -127,7 +337,37 @@ pub(crate) trait Handle: Copy {
 
     /// As [`Self::take`], of a value that this call uses alone.
     fn take_out(sole: Sole<Self::Value>) -> Self::Value {
-        Self::table().vacate(sole, Self::LOW).0
+        Self::vacate(sole).0
+    }
+
+    /// Frees the handle of a value that owns nothing, so that it needs no dropping. It calls nothing.
+    #[inline(always)]
+    fn let_go(sole: Sole<Self::Value>) {
+        let (id, slot) = (sole.id, sole.slot);
+        forget(sole);
+        Self::release(id, slot);
+    }
+
+    /// Drops the value where it lies; the handle is freed.
+    fn drop_value(self) -> Result<(), portolan_status> {
+        Self::drop_held(self.hold()?);
+        Ok(())
+    }
+
+    /// The same, of a value that this call uses alone.
+    fn drop_held(sole: Sole<Self::Value>) {
+        let vacated = Vacated::<Self>::of(&sole);
+        // It does not go back to *idle*.
+        let slot = sole.slot;
+        forget(sole);
+        // SAFETY:
+        // - Exclusive: this call has the slot alone (H2).
+        let value = unsafe { &mut *slot.value.get() };
+        // SAFETY:
+        // - Initialised: the slot is in use (H1), and from here on it counts as empty: what was made
+        //   above frees it.
+        unsafe { value.assume_init_drop() };
+        drop(vacated);
     }
 
     /// Gives the value to `work`, which gives it back if it does not keep it: then the handle is
@@ -136,7 +376,7 @@ pub(crate) trait Handle: Copy {
         sole: Sole<Self::Value>,
         work: impl FnOnce(Self::Value) -> Result<(), (Option<Box<Self::Value>>, portolan_status)>,
     ) -> Result<(), portolan_status> {
-        let (value, vacated) = Self::table().vacate(sole, Self::LOW);
+        let (value, vacated) = Self::vacate(sole);
         let Err((value, status)) = work(value) else {
             return Ok(());
         };
@@ -146,11 +386,45 @@ pub(crate) trait Handle: Copy {
         Err(status)
     }
 
+    /// Takes the value out; until what is returned is dropped, the slot is used by this call.
+    fn vacate(sole: Sole<Self::Value>) -> (Self::Value, Vacated<Self>) {
+        let vacated = Vacated::of(&sole);
+        // It does not go back to *idle*.
+        let slot = sole.slot;
+        forget(sole);
+        // SAFETY:
+        // - Exclusive: this call has the slot alone (H2).
+        let value = unsafe { &mut *slot.value.get() };
+        // SAFETY:
+        // - Initialised: the slot is in use (H1), and from here on it counts as empty: what was
+        //   made above frees it, or has it filled again.
+        let value = unsafe { value.assume_init_read() };
+        (value, vacated)
+    }
+
+    /// Frees the slot of a handle whose value was taken out.
+    #[inline]
+    fn release(id: u64, slot: &'static Slot<Self::Value>) {
+        let (used, at) = (id & Self::GENERATION, id & Self::MASK);
+        // One that has used its last generation is not used again (H3), and is no handle's (H5).
+        if used == Self::GENERATION {
+            let last = used | (at ^ Self::ONE);
+            slot.word.store(last, Ordering::Relaxed);
+        } else {
+            Self::table().push(slot, at, used, Self::MASK, Self::NEXT);
+        }
+    }
+
     /// Why a lookup has found nothing.
-    #[cold]
-    #[inline(never)]
+    #[inline(always)]
     fn refuse(self) -> portolan_status {
-        if Self::table().is_alive(self.id(), Self::LOW) {
+        refused::<Self>(self.id())
+    }
+
+    #[cold]
+    fn why_not(self) -> portolan_status {
+        let found = word(Self::table().place(self.id())).load(Ordering::Relaxed);
+        if self.uses(found).is_some() {
             return fail(
                 portolan_status::PORTOLAN_BUSY,
                 format_args!(
@@ -170,302 +444,93 @@ pub(crate) trait Handle: Copy {
     }
 }
 
-/// A slot of a table.
-pub(crate) struct Slot<T> {
-    word: AtomicU64,
-    value: UnsafeCell<MaybeUninit<T>>,
+/// See [`Handle::refuse`]. Of C's convention, by which no panic leaves it: so a function that ends in it
+/// has nothing to do afterwards.
+#[cold]
+#[inline(never)]
+extern "C" fn refused<H: Handle>(id: u64) -> portolan_status {
+    enter(|| Err(H::of(id).why_not()))
 }
 
-// SAFETY:
-// - A value is reached by shared reference only through `Shared`, which asks that it be `Sync`,
-//   and else by the one thread that has brought its slot to *sole* (H2), to which it was sent.
-unsafe impl<T: Send> Sync for Slot<T> {}
+/// A value in a slot that has no handle yet; dropped, it is dropped.
+struct Placed<'s, T>(&'s mut T);
 
-impl<T> Slot<T> {
-    /// One without a value.
-    pub(crate) const fn none() -> Self {
-        Self {
-            word: AtomicU64::new(0),
-            value: UnsafeCell::new(MaybeUninit::uninit()),
-        }
-    }
-}
-
-/// The slots of one kind, and which of them are free. `low` is everywhere the kind's
-/// [`Handle::LOW`].
-pub(crate) struct Table<T: 'static> {
-    slots: AtomicPtr<Slot<T>>,
-    /// See H4. Written after `slots`.
-    mask: AtomicU64,
-    free: Mutex<Free>,
-}
-
-struct Free {
-    /// Slots that were used and are free.
-    again: Vec<u16>,
-    /// The first slot that was never used.
-    next: u64,
-}
-
-impl<T> Table<T> {
-    /// A table without slots but `none`, which no handle has.
-    pub(crate) const fn new(none: &'static Slot<T>) -> Self {
-        Self {
-            slots: AtomicPtr::new(std::ptr::from_ref(none).cast_mut()),
-            mask: AtomicU64::new(0),
-            free: Mutex::new(Free {
-                again: Vec::new(),
-                next: 0,
-            }),
-        }
-    }
-
-    /// Makes the slots, if there are none; whether there are some now. Under the list's lock, so
-    /// one thread does.
-    fn populate(&self, low: u64) -> bool {
-        if self.mask.load(Ordering::Relaxed) != 0 {
-            return true;
-        }
-        let Ok(Ok(layout)) = usize::try_from(low + 1).map(Layout::array::<Slot<T>>) else {
-            return false;
-        };
+impl<T> Drop for Placed<'_, T> {
+    fn drop(&mut self) {
         // SAFETY:
-        // - Of more than no bytes: a slot has a word.
-        let slots = unsafe { alloc_zeroed(layout) }.cast::<Slot<T>>();
-        if slots.is_null() {
-            return false;
-        }
-        self.slots.store(slots, Ordering::Relaxed);
-        // Release: pairs with the acquire of `slot`.
-        self.mask.store(low, Ordering::Release);
-        true
+        // - Initialised, and nobody's: it was written for this, and is looked at no more.
+        unsafe { std::ptr::drop_in_place(self.0) };
     }
-
-    #[inline(always)]
-    fn slot(&self, id: u64) -> &'static Slot<T> {
-        // Acquire: pairs with the release of `populate`. A thread that finds the mask from before
-        // that and the slots from after it looks at the first slot, as it may.
-        let mask = self.mask.load(Ordering::Acquire);
-        #[expect(clippy::cast_possible_truncation, reason = "an index is 16 bits")]
-        let index = (id & mask) as usize;
-        let slots = self.slots.load(Ordering::Relaxed);
-        // SAFETY:
-        // - A static, or a table that was found not to be null.
-        unsafe { std::hint::assert_unchecked(!slots.is_null()) };
-        // SAFETY:
-        // - In bounds: there is one slot, and where the mask is more there are as many as it
-        //   leaves indices (H4).
-        let slot = unsafe { slots.add(index) };
-        // SAFETY:
-        // - Initialised: zeros are a slot without a value (H1).
-        // - Live for good: a static, or a table, which is never freed.
-        // - What changes in it changes through atomics and an `UnsafeCell`.
-        unsafe { &*slot }
-    }
-
-    #[inline(always)]
-    fn hold(&self, id: u64, low: u64) -> Option<Sole<T>> {
-        let slot = self.slot(id);
-        let idle = id & !low | IDLE;
-        // Acquire: pairs with the release of the call that used it last.
-        slot.word
-            .compare_exchange(
-                idle,
-                idle + (low - IDLE),
-                Ordering::Acquire,
-                Ordering::Relaxed,
-            )
-            .ok()?;
-        Some(Sole { slot, idle, id })
-    }
-
-    #[inline(always)]
-    fn share(&self, id: u64, low: u64) -> Option<Shared<T>> {
-        let slot = self.slot(id);
-        let idle = id & !low | IDLE;
-        // Mostly no other call uses it. Acquire: as in `hold`.
-        let alone =
-            slot.word
-                .compare_exchange(idle, idle + 1, Ordering::Acquire, Ordering::Relaxed);
-        match alone {
-            Ok(_) => Some(Shared { slot }),
-            Err(found) => Self::share_with(slot, id & !low, low, found),
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn share_with(slot: &'static Slot<T>, tag: u64, low: u64, mut found: u64) -> Option<Shared<T>> {
-        loop {
-            // As many as there are counts below *sole* may share a value at one time.
-            if found & !low != tag || !(IDLE..low - 1).contains(&(found & low)) {
-                return None;
-            }
-            // Acquire: as in `hold`.
-            match slot.word.compare_exchange_weak(
-                found,
-                found + 1,
-                Ordering::Acquire,
-                Ordering::Relaxed,
-            ) {
-                Ok(_) => return Some(Shared { slot }),
-                Err(now) => found = now,
-            }
-        }
-    }
-
-    fn is_alive(&self, id: u64, low: u64) -> bool {
-        let word = self.slot(id).word.load(Ordering::Relaxed);
-        word & !low == id & !low && word & low != 0
-    }
-
-    fn reserve(
-        &'static self,
-        kind: u8,
-        low: u64,
-        name: &str,
-    ) -> Result<Reserved<T>, portolan_status> {
-        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        if !self.populate(low) {
-            return Err(fail(
-                portolan_status::PORTOLAN_OUT_OF_MEMORY,
-                format_args!("this process has no memory for a table of handles"),
-            ));
-        }
-        let index = match free.again.pop() {
-            Some(index) => u64::from(index),
-            None if free.next <= low => {
-                free.next += 1;
-                free.next - 1
-            }
-            None => {
-                return Err(fail(
-                    portolan_status::PORTOLAN_NO_ROOM,
-                    format_args!(
-                        "this process has {} handles of the kind {name}, which is the most: free some",
-                        low + 1
-                    ),
-                ));
-            }
-        };
-        Ok(Reserved {
-            slot: self.slot(index),
-            free: &self.free,
-            index,
-            kind,
-            low,
-        })
-    }
-
-    /// Takes the value out; until what is returned is dropped, the slot is used by this call.
-    fn vacate(&'static self, sole: Sole<T>, low: u64) -> (T, Vacated<T>) {
-        let vacated = Vacated {
-            slot: sole.slot,
-            free: &self.free,
-            id: sole.id,
-            low,
-        };
-        // It does not go back to *idle*.
-        std::mem::forget(sole);
-        // SAFETY:
-        // - Exclusive: this call has the slot alone (H2).
-        let value = unsafe { &mut *vacated.slot.value.get() };
-        // SAFETY:
-        // - Initialised: the slot is in use (H1), and from here on it counts as empty: what was
-        //   made above frees it, or has it filled again.
-        let value = unsafe { value.assume_init_read() };
-        (value, vacated)
-    }
-}
-
-/// The bits of a word that are its generation.
-const fn generation(low: u64) -> u64 {
-    !low & ((1 << KIND_SHIFT) - 1)
 }
 
 /// A slot whose value was taken out; dropped, it is free.
-struct Vacated<T: 'static> {
-    slot: &'static Slot<T>,
-    free: &'static Mutex<Free>,
+pub(crate) struct Vacated<H: Handle> {
+    slot: &'static Slot<H::Value>,
     id: u64,
-    low: u64,
 }
 
-impl<T> Vacated<T> {
+impl<H: Handle> Vacated<H> {
+    /// That of a value which is about to be taken out.
+    fn of(sole: &Sole<H::Value>) -> Self {
+        Self {
+            slot: sole.slot,
+            id: sole.id,
+        }
+    }
+
     /// Puts a value back: the handle is as it was.
-    fn refill(self, value: T) {
-        let (slot, idle) = (self.slot, self.id & !self.low | IDLE);
-        std::mem::forget(self);
+    fn refill(self, value: H::Value) {
+        let (slot, id) = (self.slot, self.id);
+        forget(self);
         // SAFETY:
         // - Exclusive: this call has the slot alone (H2), and its value was taken out.
         unsafe { slot.value.get().write(MaybeUninit::new(value)) };
         // Release: pairs with the next lookup.
-        slot.word.store(idle, Ordering::Release);
+        slot.word.store(id, Ordering::Release);
     }
 }
 
-impl<T> Drop for Vacated<T> {
+impl<H: Handle> Drop for Vacated<H> {
+    #[inline]
     fn drop(&mut self) {
-        let used = self.id & generation(self.low);
-        // Relaxed: the list's lock orders this before the next use. The kind is 0, so no handle
-        // is the same, and so is the use.
-        self.slot.word.store(used, Ordering::Relaxed);
-        // One that has used its last generation is not used again (H3).
-        if used < generation(self.low) {
-            let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-            #[expect(clippy::cast_possible_truncation, reason = "an index is 16 bits")]
-            free.again.push((self.id & self.low) as u16);
-        }
+        H::release(self.id, self.slot);
     }
 }
 
 /// A slot that this call has taken from the list of free ones; dropped, it goes back there.
-pub(crate) struct Reserved<T: 'static> {
-    slot: &'static Slot<T>,
-    free: &'static Mutex<Free>,
-    index: u64,
-    kind: u8,
-    low: u64,
+pub(crate) struct Reserved<H: Handle> {
+    /// Its index, as a place.
+    at: u64,
+    of: std::marker::PhantomData<H>,
 }
 
-impl<T> Reserved<T> {
-    /// The handle.
-    fn fill(self, value: T) -> u64 {
-        let Self {
-            slot,
-            index,
-            kind,
-            low,
-            ..
-        } = self;
-        std::mem::forget(self);
-        // Never over the last generation (H3): see `Vacated`.
-        let next = (slot.word.load(Ordering::Relaxed) & generation(low)) + low + 1;
-        let tag = u64::from(kind) << KIND_SHIFT | next;
+impl<H: Handle> Reserved<H> {
+    fn of(at: u64) -> Self {
+        Self {
+            at,
+            of: std::marker::PhantomData,
+        }
+    }
+
+    fn slot(&self) -> &'static Slot<H::Value> {
         // SAFETY:
-        // - Exclusive: the slot's use is 0, and its index was on the list of free ones, from which
-        //   this call alone has it.
-        // - What it held was taken out (H1), so nothing is overwritten that must be dropped.
-        unsafe { slot.value.get().write(MaybeUninit::new(value)) };
-        // Release: pairs with the lookups.
-        slot.word.store(tag | IDLE, Ordering::Release);
-        tag | index
+        // - Its index was on the list of free slots, so it is one's.
+        unsafe { &*H::table().place(self.at) }
     }
 }
 
-impl<T> Drop for Reserved<T> {
+impl<H: Handle> Drop for Reserved<H> {
     fn drop(&mut self) {
-        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        #[expect(clippy::cast_possible_truncation, reason = "an index is 16 bits")]
-        free.again.push(self.index as u16);
+        let slot = self.slot();
+        let generation = slot.word.load(Ordering::Relaxed) & H::GENERATION;
+        H::table().push(slot, self.at, generation, H::MASK, H::NEXT);
     }
 }
 
 /// A value that this call alone uses.
 pub(crate) struct Sole<T: 'static> {
     slot: &'static Slot<T>,
-    /// The slot's word when no call uses it.
-    idle: u64,
+    /// The handle, which is the slot's word when no call uses it.
     id: u64,
 }
 
@@ -499,13 +564,15 @@ impl<T> Drop for Sole<T> {
     #[inline(always)]
     fn drop(&mut self) {
         // Release: pairs with the next lookup.
-        self.slot.word.store(self.idle, Ordering::Release);
+        self.slot.word.store(self.id, Ordering::Release);
     }
 }
 
 /// A value that this call uses, beside others.
 pub(crate) struct Shared<T: 'static> {
     slot: &'static Slot<T>,
+    /// What a use counts in the slot's word: the kind's [`Handle::ONE`].
+    one: u64,
 }
 
 impl<T> Deref for Shared<T> {
@@ -526,6 +593,6 @@ impl<T> Drop for Shared<T> {
     #[inline(always)]
     fn drop(&mut self) {
         // Release: pairs with the lookup of the call that frees it.
-        self.slot.word.fetch_sub(1, Ordering::Release);
+        self.slot.word.fetch_sub(self.one, Ordering::Release);
     }
 }

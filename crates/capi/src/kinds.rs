@@ -1,9 +1,10 @@
 //! The kinds of handles, and how many there may be of each in a process.
 
-use crate::handles::{Handle, Slot, Table};
+use crate::handles::{Handle, Slot, Table, no_slots};
 use crate::loan::Publishing;
 use crate::wait_set::{Seat, Waiting};
 use portolan::reconnect::{ReconnectingSender, ReconnectingSubscriber};
+use std::sync::atomic::AtomicU64;
 
 /// A membership in a domain. It ends when its last handle of any kind is freed.
 ///
@@ -277,7 +278,7 @@ pub struct portolan_offered_port {
     pub id: u64,
 }
 
-/// Gives each kind its number and its table, of two to the power of its last number slots.
+/// Gives each kind its number and its table, of two to the power of its last number slots but one.
 macro_rules! kinds {
     ($($number:literal $handle:ident, $name:literal: $value:ty, $bits:literal;)*) => {$(
         impl Handle for $handle {
@@ -289,7 +290,7 @@ macro_rules! kinds {
 
             #[inline(always)]
             fn table() -> &'static Table<$value> {
-                static NONE: Slot<$value> = Slot::none();
+                static NONE: [AtomicU64; Slot::<$value>::WORDS] = no_slots($handle::ONE);
                 static TABLE: Table<$value> = Table::new(&NONE);
                 &TABLE
             }

@@ -3,11 +3,11 @@
 use crate::causes::cause;
 use crate::handles::Handle;
 use crate::kinds::{portolan_domain, portolan_extent, portolan_message};
-use crate::pointers::{bad, bytes, place, put};
-use crate::status::{enter, fail, portolan_status};
-use portolan::{Message, Notice, Urgency};
+use crate::pointers::{bad, bytes, bytes_there, null, place, put};
+use crate::status::{enter, enter_status, fail, portolan_status};
+use portolan::{INLINE_HEADER, Message, Notice, Urgency};
 use std::ffi::c_void;
-use std::mem::MaybeUninit;
+use std::mem::{MaybeUninit, forget};
 
 /// Bytes of a header at the most.
 pub const PORTOLAN_MAX_HEADER: usize = 4096;
@@ -52,10 +52,44 @@ pub unsafe extern "C" fn portolan_message_new(
     len: usize,
     message: Option<&mut MaybeUninit<portolan_message>>,
 ) -> portolan_status {
-    enter(|| {
-        let place = place(message)?;
+    enter_status(|| {
+        let Some(place) = message else {
+            return null();
+        };
+        // The straight line: see `portolan_send_right_send`.
+        if len <= INLINE_HEADER
+            && (len == 0 || !header.is_null())
+            && let Some(reserved) = portolan_message::try_reserve()
+        {
+            // SAFETY:
+            // - Not null unless it is empty. C's promise.
+            let header = unsafe { bytes_there(header, len) };
+            // Written where it will lie, and not moved there.
+            let made = portolan_message::fill_with(reserved, Message::default(), |message| {
+                let _ = message.set_short_header(header);
+                Ok(())
+            });
+            if let Ok(made) = made {
+                place.write(made);
+                return portolan_status::PORTOLAN_OK;
+            }
+        }
         // SAFETY:
         // - C's promise.
+        unsafe { new_any(header, len, place) }
+    })
+}
+
+/// The same, of a longer header, in a slot that was never used, or with a mistake.
+#[inline(never)]
+unsafe extern "C" fn new_any(
+    header: *const c_void,
+    len: usize,
+    place: &mut MaybeUninit<portolan_message>,
+) -> portolan_status {
+    enter(|| {
+        // SAFETY:
+        // - The caller's.
         let made = Message::new(unsafe { header_of(header, len) }?).map_err(cause)?;
         place.write(Handle::insert(made)?);
         Ok(())
@@ -88,6 +122,7 @@ pub unsafe extern "C" fn portolan_domain_message(
 /// # Safety
 ///
 /// - As [`bytes`].
+#[inline]
 unsafe fn header_of<'a>(header: *const c_void, len: usize) -> Result<&'a [u8], portolan_status> {
     // Before it is looked at.
     if len > PORTOLAN_MAX_HEADER {
@@ -109,7 +144,28 @@ unsafe fn header_of<'a>(header: *const c_void, len: usize) -> Result<&'a [u8], p
 /// Owns: `message` is freed, with its extents and rights.
 #[unsafe(no_mangle)]
 pub extern "C" fn portolan_message_free(message: portolan_message) -> portolan_status {
-    enter(|| message.take().map(drop))
+    enter_status(|| {
+        let Some(held) = message.try_hold() else {
+            return message.refuse();
+        };
+        if held.owns_nothing() {
+            portolan_message::let_go(held);
+            return portolan_status::PORTOLAN_OK;
+        }
+        forget(held);
+        free_on(message)
+    })
+}
+
+/// The same, of a message that holds something and is held.
+#[inline(never)]
+extern "C" fn free_on(message: portolan_message) -> portolan_status {
+    enter(|| {
+        // SAFETY:
+        // - Its caller has begun it, and forgotten the guard.
+        portolan_message::drop_held(unsafe { message.resume() });
+        Ok(())
+    })
 }
 
 /// Drops all that the message holds; it can be used again.
@@ -133,11 +189,37 @@ pub extern "C" fn portolan_message_header(
     header: Option<&mut MaybeUninit<*const c_void>>,
     len: Option<&mut MaybeUninit<usize>>,
 ) -> portolan_status {
+    enter_status(|| {
+        let (Some(header), Some(len)) = (header, len) else {
+            return null();
+        };
+        let Some(held) = message.try_hold() else {
+            return message.refuse();
+        };
+        let Some(bytes) = held.short_header() else {
+            forget(held);
+            return header_on(message, header, len);
+        };
+        header.write(bytes.as_ptr().cast());
+        len.write(bytes.len());
+        portolan_status::PORTOLAN_OK
+    })
+}
+
+/// The same, of a message that is held and has more than a short header.
+#[inline(never)]
+extern "C" fn header_on(
+    message: portolan_message,
+    header: &mut MaybeUninit<*const c_void>,
+    len: &mut MaybeUninit<usize>,
+) -> portolan_status {
     enter(|| {
-        let (header, len) = (place(header)?, place(len)?);
-        let message = message.hold()?;
-        header.write(message.header().as_ptr().cast());
-        len.write(message.header().len());
+        // SAFETY:
+        // - Its caller has begun it, and forgotten the guard.
+        let message = unsafe { message.resume() };
+        let bytes = message.header();
+        header.write(bytes.as_ptr().cast());
+        len.write(bytes.len());
         Ok(())
     })
 }

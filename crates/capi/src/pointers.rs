@@ -4,7 +4,7 @@
 //! is not null points at as many bytes as its caller says, only the caller can know: the header
 //! says so in its first lines, and each call of these functions cites that promise.
 
-use crate::status::{fail, portolan_status};
+use crate::status::{enter, fail, portolan_status};
 use std::ffi::{CStr, c_char, c_void};
 use std::mem::MaybeUninit;
 
@@ -13,18 +13,31 @@ use std::mem::MaybeUninit;
 /// # Safety
 ///
 /// - Unless it is null, `data` points at `len` bytes that are not written for `'a`.
+#[inline]
 pub(crate) unsafe fn bytes<'a>(
     data: *const c_void,
     len: usize,
 ) -> Result<&'a [u8], portolan_status> {
     check(data, len)?;
+    // SAFETY:
+    // - Not null, and not longer than memory can be: just checked. The rest is the caller's.
+    Ok(unsafe { bytes_there(data, len) })
+}
+
+/// The same, of a length and a pointer that were looked at.
+///
+/// # Safety
+///
+/// - `len` is no more than memory can be. Unless it is 0, `data` is not null, and points at so many bytes
+///   that are not written for `'a`.
+#[inline(always)]
+pub(crate) unsafe fn bytes_there<'a>(data: *const c_void, len: usize) -> &'a [u8] {
     if len == 0 {
-        return Ok(&[]);
+        return &[];
     }
     // SAFETY:
-    // - Not null, and not longer than memory can be: just checked.
-    // - Live, and not written meanwhile: the caller's.
-    Ok(unsafe { std::slice::from_raw_parts(data.cast(), len) })
+    // - The caller's.
+    unsafe { std::slice::from_raw_parts(data.cast(), len) }
 }
 
 /// The room that a caller gives.
@@ -131,15 +144,18 @@ pub(crate) fn place<T>(
 }
 
 /// Puts a result where the caller wants it, if it does.
+#[inline]
 pub(crate) fn put<T>(place: Option<&mut MaybeUninit<T>>, value: T) {
     if let Some(place) = place {
         place.write(value);
     }
 }
 
+/// The caller's mistake, most often. As `refused` of handles.
 #[cold]
-fn null() -> portolan_status {
-    bad("a pointer is null that has to point at something")
+#[inline(never)]
+pub(crate) extern "C" fn null() -> portolan_status {
+    enter(|| Err(bad("a pointer is null that has to point at something")))
 }
 
 /// The caller's mistake, in these words.
@@ -151,6 +167,7 @@ pub(crate) fn bad(what: &str) -> portolan_status {
     )
 }
 
+#[inline]
 fn check(data: *const c_void, bytes: usize) -> Result<(), portolan_status> {
     if data.is_null() && bytes > 0 {
         return Err(null());

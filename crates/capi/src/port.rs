@@ -12,7 +12,7 @@ use crate::status::{enter, enter_status, fail_fixed, portolan_status};
 use crate::wait_set::{Seat, Seated};
 use portolan::{Access, Message, PortOptions, ReceiveError, ReceiveRight, Waiting};
 use std::ffi::c_char;
-use std::mem::MaybeUninit;
+use std::mem::{MaybeUninit, forget};
 
 /// Whether a receiver will touch a message's pages at once.
 pub type portolan_access = u32;
@@ -176,46 +176,73 @@ pub extern "C" fn portolan_receive_right_receive(
     how: portolan_access,
     until: portolan_deadline,
 ) -> portolan_status {
+    // As `portolan_send_right_send`.
     enter_status(|| {
         let Some(mut held) = message.try_hold() else {
-            return message.refuse();
-        };
-        if how > PORTOLAN_AT_ONCE {
-            return bad_access();
-        }
-        let how = match how {
-            PORTOLAN_LATER => Access::Later,
-            _ => Access::Now,
+            return receive_any(port, message, how, until);
         };
         let Some(mut seat) = port.try_hold() else {
-            return port.refuse();
+            drop(held);
+            return receive_any(port, message, how, until);
         };
-        let Seat::Own(own) = &mut *seat else {
-            return receive_elsewhere(&mut seat, &mut held, how, until);
-        };
-        match own.receive_into(&mut held, how, Until(until)) {
-            Ok(()) => portolan_status::PORTOLAN_OK,
-            Err(why) => not_received(why),
+        // What it takes has no pages, so one access is as good as the other.
+        if how <= PORTOLAN_AT_ONCE
+            && let Seat::Own(own) = &mut *seat
+            && own.receive_straight(&mut held)
+        {
+            return portolan_status::PORTOLAN_OK;
         }
+        forget((held, seat));
+        receive_on(port, message, how, until)
     })
 }
 
-/// From a port that is in a wait set.
+/// The same, of handles that another call uses, or that are wrong.
+#[cold]
 #[inline(never)]
-fn receive_elsewhere(
-    seat: &mut Seat<ReceiveRight>,
-    message: &mut Message,
-    how: Access,
+extern "C" fn receive_any(
+    port: portolan_receive_right,
+    message: portolan_message,
+    how: portolan_access,
     until: portolan_deadline,
 ) -> portolan_status {
-    let received = seat.with(|port| {
-        port.receive_into(message, how, deadline(until))
+    enter(|| {
+        let (mut message, mut seat) = (message.hold()?, port.hold()?);
+        receive_into(&mut seat, &mut message, how, until)
+    })
+}
+
+/// The same, from where the straight line ends.
+#[inline(never)]
+extern "C" fn receive_on(
+    port: portolan_receive_right,
+    message: portolan_message,
+    how: portolan_access,
+    until: portolan_deadline,
+) -> portolan_status {
+    enter(|| {
+        // SAFETY:
+        // - Its caller has begun it, and forgotten the guard.
+        let mut message = unsafe { message.resume() };
+        // SAFETY:
+        // - The same.
+        let mut seat = unsafe { port.resume() };
+        receive_into(&mut seat, &mut message, how, until)
+    })
+}
+
+#[inline]
+fn receive_into(
+    seat: &mut Seat<ReceiveRight>,
+    message: &mut Message,
+    how: portolan_access,
+    until: portolan_deadline,
+) -> Result<(), portolan_status> {
+    let how = access(how)?;
+    seat.with(|port| {
+        port.receive_into(message, how, Until(until))
             .map_err(not_received)
-    });
-    match received {
-        Ok(()) => portolan_status::PORTOLAN_OK,
-        Err(status) => status,
-    }
+    })
 }
 
 /// Receives a request from a synchronous port: what is asked, into `message`, and the right to

@@ -11,8 +11,8 @@ use crate::pointers::{bad, place, places};
 use crate::status::{enter, enter_status, portolan_status};
 use crate::wait_set::{Seat, Seated};
 use portolan::channel::Channel;
-use portolan::{Right, RightState};
-use std::mem::MaybeUninit;
+use portolan::{Right, RightState, Unfinished};
+use std::mem::{MaybeUninit, forget};
 
 /// Sends the message to an asynchronous port. For a full queue see `portolan_when_full`.
 ///
@@ -24,17 +24,85 @@ pub extern "C" fn portolan_send_right_send(
     message: portolan_message,
     full: portolan_when_full,
 ) -> portolan_status {
+    // The straight line, which calls nothing but, last of all, a function that does the rest.
     enter_status(|| {
         let Some(to) = right.try_share() else {
-            return right.refuse();
+            return send_any(right, message, full);
         };
         let Some(mut held) = message.try_hold() else {
-            return message.refuse();
+            drop(to);
+            return send_any(right, message, full);
         };
-        match to.send_from(&mut held, when_full(full)) {
+        match to.send_straight(&mut held) {
             Ok(()) => portolan_status::PORTOLAN_OK,
-            Err(why) => cause(why),
+            Err(begun) => {
+                forget((to, held));
+                // One function for each, so that which one it is need not be put into a register.
+                match begun {
+                    Unfinished::Unsent => send_unsent(right, message, full),
+                    Unfinished::Claimed(position) => send_claimed(right, message, full, position),
+                    Unfinished::Closed(position) => send_closed(right, message, full, position),
+                    Unfinished::Posted(position) => send_posted(right, message, full, position),
+                    Unfinished::Wakes(position) => send_wakes(right, message, full, position),
+                }
+            }
         }
+    })
+}
+
+/// Goes on from where the straight line ended, at this position if there is one.
+macro_rules! goes_on {
+    ($($name:ident: $begun:path $(, $position:ident)?;)*) => {$(
+        #[inline(never)]
+        extern "C" fn $name(
+            right: portolan_send_right,
+            message: portolan_message,
+            full: portolan_when_full,
+            $($position: u64,)?
+        ) -> portolan_status {
+            send_on(right, message, full, $begun $(($position))?)
+        }
+    )*};
+}
+
+goes_on! {
+    send_unsent: Unfinished::Unsent;
+    send_claimed: Unfinished::Claimed, position;
+    send_closed: Unfinished::Closed, position;
+    send_posted: Unfinished::Posted, position;
+    send_wakes: Unfinished::Wakes, position;
+}
+
+/// The same, of handles that another call uses too, or that are wrong.
+#[cold]
+#[inline(never)]
+extern "C" fn send_any(
+    right: portolan_send_right,
+    message: portolan_message,
+    full: portolan_when_full,
+) -> portolan_status {
+    enter(|| {
+        let (to, mut message) = (right.share()?, message.hold()?);
+        to.send_from(&mut message, when_full(full)).map_err(cause)
+    })
+}
+
+/// What `goes_on` says, of the handles that `portolan_send_right_send` has found.
+fn send_on(
+    right: portolan_send_right,
+    message: portolan_message,
+    full: portolan_when_full,
+    begun: Unfinished,
+) -> portolan_status {
+    enter(|| {
+        // SAFETY:
+        // - Its caller has begun it, and forgotten the guard.
+        let to = unsafe { right.resume_shared() };
+        // SAFETY:
+        // - The same.
+        let mut message = unsafe { message.resume() };
+        to.finish(begun, &mut message, when_full(full))
+            .map_err(cause)
     })
 }
 

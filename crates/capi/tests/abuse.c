@@ -1,9 +1,12 @@
-/* Calls every function with what it must not be given. The table is made by tests/abuse.rs.
+/* Calls every function with what it must not be given, from several threads if it is told so, which use
+ * and free one another's handles. The table is made by tests/abuse.rs.
  *
  * Arguments are passed as words: on the platforms that there are, a handle, a pointer and a number
  * are passed in the same way. */
 #include "../examples/example.h"
 
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdint.h>
 
 typedef portolan_status (*any)(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t,
@@ -21,7 +24,7 @@ static const struct {
 
 enum { FUNCTIONS = sizeof TABLE / sizeof *TABLE, KINDS = 32, KEPT = 24, BYTES = 1 << 17, MOST = 8 };
 
-static uint64_t state;
+static _Thread_local uint64_t state;
 
 static uint64_t draw(void) {
     state ^= state << 13;
@@ -35,15 +38,19 @@ static uint64_t below(uint64_t end) {
 }
 
 /* Handles that were given, the last ones of each kind; some were freed since. */
-static uint64_t given[KINDS][KEPT];
-static size_t count_of[KINDS];
+static _Atomic uint64_t given[KINDS][KEPT];
+static _Atomic size_t count_of[KINDS];
 
 static unsigned char readable[BYTES], options[4096];
-static uint64_t places[MOST][BYTES / 8];
+/* Of each thread. */
+static _Thread_local uint64_t (*places)[BYTES / 8];
+
+/* How many threads call; of several, one may use a handle that another one is given beside a wrong one. */
+static long threads;
 
 /* Whether this call is to be given what it may be, as far as there is such: or else few would do
  * anything. */
-static int careful;
+static _Thread_local int careful;
 
 static void ignore(void *context, void *address) {
     (void)context;
@@ -51,7 +58,7 @@ static void ignore(void *context, void *address) {
 }
 
 static uint64_t one_of(int kind) {
-    size_t there = count_of[kind] < KEPT ? count_of[kind] : KEPT;
+    size_t count = count_of[kind], there = count < KEPT ? count : KEPT;
     return there == 0 ? 0 : given[kind][below(there)];
 }
 
@@ -74,7 +81,7 @@ static int ends(int function, const char *with) {
 /* A handle; whether it surely is none of this kind. */
 static uint64_t handle(int kind, int *wrong) {
     uint64_t right = one_of(kind);
-    switch (careful ? 11 : below(12)) {
+    switch (careful ? 12 : below(13)) {
     case 0:
         *wrong = 1;
         return 0;
@@ -88,6 +95,10 @@ static uint64_t handle(int kind, int *wrong) {
         /* Its index is another's, or its generation. */
         *wrong |= right == 0;
         return right ^ 1ull << (16 + below(38));
+    case 5:
+        /* What is 0 in every handle, below the index. */
+        *wrong = 1;
+        return right ^ 1ull << below(4);
     case 4: {
         int other = (kind + 1 + (int)below(KINDS - 1)) % KINDS;
         *wrong = 1;
@@ -215,7 +226,7 @@ static portolan_status call(int function) {
         fail("a wrong handle was taken", function, words, status);
     }
     if (first_is_wrong && status != PORTOLAN_BAD_HANDLE && status != PORTOLAN_BAD_ARGUMENT &&
-        status != PORTOLAN_TOO_LONG) {
+        status != PORTOLAN_TOO_LONG && (status != PORTOLAN_BUSY || threads == 1)) {
         fail("a wrong handle is not called so", function, words, status);
     }
     if (status != PORTOLAN_OK && portolan_error_text()[0] == 0) {
@@ -256,10 +267,17 @@ static void hello(void) {
     must(portolan_domain_leave(domain));
 }
 
-int main(int count, char **arguments) {
-    state = count > 1 ? strtoull(arguments[1], NULL, 0) * 2 + 1 : 1;
-    long calls = count > 2 ? atol(arguments[2]) : 1000;
-    long answers[PORTOLAN_OTHER + 1] = {0}, done_well[FUNCTIONS] = {0};
+static _Atomic long answers[PORTOLAN_OTHER + 1], done_well[FUNCTIONS];
+static long calls;
+static pthread_barrier_t all;
+
+static void *abuse(void *seed) {
+    state = (uint64_t)(uintptr_t)seed * 2 + 1;
+    places = calloc(MOST, sizeof *places);
+    if (places == NULL) {
+        exit(1);
+    }
+    pthread_barrier_wait(&all);
     for (long i = 0; i < calls; i++) {
         int function = (int)below(FUNCTIONS);
         /* Or else nothing lives for long. */
@@ -274,16 +292,40 @@ int main(int count, char **arguments) {
             empty();
         }
     }
+    free(places);
+    return NULL;
+}
+
+/* SEED CALLS THREADS: so many calls by each of so many threads. */
+int main(int count, char **arguments) {
+    uint64_t seed = count > 1 ? strtoull(arguments[1], NULL, 0) : 1;
+    calls = count > 2 ? atol(arguments[2]) : 1000;
+    threads = count > 3 ? atol(arguments[3]) : 1;
+    pthread_t running[64];
+    if (threads < 1 || threads > 64) {
+        return 1;
+    }
+    pthread_barrier_init(&all, NULL, (unsigned)threads);
+    for (long i = 0; i < threads; i++) {
+        if (pthread_create(&running[i], NULL, abuse, (void *)(uintptr_t)(seed + i)) != 0) {
+            return 1;
+        }
+    }
+    for (long i = 0; i < threads; i++) {
+        pthread_join(running[i], NULL);
+    }
     int ever = 0;
     for (int i = 0; i < FUNCTIONS; i++) {
         ever += done_well[i] > 0;
     }
-    printf("%ld calls were answered: %ld well, %ld as bad handles; %d of %d functions did something\n",
-           calls, answers[PORTOLAN_OK], answers[PORTOLAN_BAD_HANDLE], ever, (int)FUNCTIONS);
+    printf("%ld calls were answered: %ld well, %ld as bad handles, %ld busy; %d of %d functions did something\n",
+           calls * threads, (long)answers[PORTOLAN_OK], (long)answers[PORTOLAN_BAD_HANDLE],
+           (long)answers[PORTOLAN_BUSY], ever, (int)FUNCTIONS);
     if (ever < FUNCTIONS * 2 / 3) {
         fprintf(stderr, "most functions were never given what they need\n");
         return 1;
     }
+    state = 1;
     empty();
     hello();
     printf("and afterwards all is well\n");

@@ -3,7 +3,7 @@
 
 mod support;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use support::{compile, here, installed, printed, room, run};
 
 /// What stands before a snippet that is no whole program, and after it.
@@ -18,7 +18,21 @@ int main(void) {
 ";
 const AFTER: &str = "return 0;\n}\n";
 
-/// The blocks in C of each page, in order.
+/// The blocks in C of a page, in order.
+fn blocks(page: &Path) -> Vec<String> {
+    let text = std::fs::read_to_string(page).unwrap();
+    let mut blocks = Vec::new();
+    let mut lines = text.lines();
+    while let Some(line) = lines.next() {
+        if line == "```c" {
+            let block: Vec<&str> = lines.by_ref().take_while(|l| *l != "```").collect();
+            blocks.push(block.join("\n"));
+        }
+    }
+    blocks
+}
+
+/// Those of each page of the guide.
 fn snippets() -> Vec<(String, Vec<String>)> {
     let pages = here().join("../portolan/guide");
     let mut files: Vec<PathBuf> = std::fs::read_dir(pages)
@@ -27,23 +41,22 @@ fn snippets() -> Vec<(String, Vec<String>)> {
         .filter(|path| path.extension().is_some_and(|e| e == "md"))
         .collect();
     files.sort();
-    let blocks = |path: &PathBuf| {
-        let text = std::fs::read_to_string(path).unwrap();
-        let mut blocks = Vec::new();
-        let mut lines = text.lines();
-        while let Some(line) = lines.next() {
-            if line == "```c" {
-                let block: Vec<&str> = lines.by_ref().take_while(|l| *l != "```").collect();
-                blocks.push(block.join("\n"));
-            }
-        }
-        blocks
-    };
     let named = |path: PathBuf| {
         let name = path.file_stem().unwrap().to_string_lossy().into_owned();
         (name, blocks(&path))
     };
     files.into_iter().map(named).collect()
+}
+
+/// Compiled, as the one in Rust is: what it connects to is another process's.
+#[test]
+fn the_readmes_snippet_in_c_compiles() {
+    let prefix = installed("readme");
+    let blocks = blocks(&here().join("../../README.md"));
+    assert_eq!(blocks.len(), 1, "{blocks:?}");
+    let source = room("readme").join("readme.c");
+    std::fs::write(&source, format!("{BEFORE}{}\n{AFTER}", blocks[0])).unwrap();
+    compile(&source, &prefix, &source.with_extension("out"));
 }
 
 #[test]

@@ -84,6 +84,8 @@ pub use bridge::{
     Violation, ViolationKind,
 };
 pub use directory::{AccessToken, OfferConnectError, OfferError, Permissions};
+#[doc(hidden)]
+pub use port::Unfinished;
 pub use port::message::{INLINE_HEADER, Message, MessageError, Notice, Urgency};
 pub use port::sealed::{FreezeError, Sealed, Unsealed};
 pub use port::segment::Segment;

@@ -12,8 +12,8 @@ use portolan_shm::atomic::{AtomicU64, Ordering};
 use portolan_shm::chunk::{Chunks, GiveBack};
 use portolan_shm::owner::{AllocWords, OwnerEntry, OwnerRow};
 use portolan_shm::queue::{
-    Claim, ClaimError, CloseStep, Closing, Cursor, Line, Next, PortEntry, Published, Queue, Slot,
-    Spot,
+    AtSpot, Claim, ClaimError, CloseStep, Closing, Cursor, Line, Next, PortEntry, Published, Queue,
+    Slot, Spot,
 };
 use proptest::prelude::*;
 use std::collections::VecDeque;
@@ -93,7 +93,14 @@ impl History<'_> {
                 self.run(Step::Publish(s));
             }
             Step::Claim(s) if self.claims[s].is_none() => {
-                match self.queue.claim(&self.spots[s], Self::space(s), || true) {
+                // Every second one by the straight line first, which claims a slot or does nothing.
+                let (queue, spot, space) = (self.queue, &self.spots[s], Self::space(s));
+                let straight = self.next.is_multiple_of(2);
+                let claimed = match straight.then(|| queue.claim_at_spot(spot, space)) {
+                    Some(AtSpot::Claimed(claim)) => Ok(claim),
+                    _ => queue.claim(spot, space, || true),
+                };
+                match claimed {
                     Ok(claim) => {
                         self.next += 1;
                         claim.write(0, &[self.next * 10 + s as u64]);
@@ -118,8 +125,15 @@ impl History<'_> {
                 }
             }
             Step::Abandon(s) => {
-                if let Some((claim, _)) = self.claims[s].take() {
-                    let woken = claim.abandon();
+                if let Some((claim, word)) = self.claims[s].take() {
+                    let woken = match word % 2 {
+                        0 => claim.abandon(),
+                        _ => {
+                            let position = claim.position();
+                            claim.leave();
+                            self.queue.abandon(position)
+                        }
+                    };
                     assert!(!self.armed || woken);
                 }
             }
@@ -189,7 +203,11 @@ impl History<'_> {
                 } else {
                     assert_eq!(sent.pop_front(), Some(word[0]), "Q4");
                 }
-                let _ = self.queue.take(&mut self.cursor, found);
+                // Every second one by the straight line first, which takes it or does nothing.
+                let (queue, cursor) = (self.queue, &mut self.cursor);
+                if word[0] % 2 == 1 || !queue.take_at_head(cursor, found) {
+                    let _ = queue.take(cursor, found);
+                }
             }
             Next::Empty => assert_eq!(self.waiting(), 0, "Q3: a message is there and not found"),
             Next::Closed => panic!("closed"),

@@ -113,17 +113,24 @@ impl Chunk {
         if let Some(next) = self.next() {
             return next;
         }
-        let new: &'static mut Self = Box::leak(Box::new(Self::new()));
-        let new: *mut Self = new;
-        // Release pairs with the Acquire in `next`. On failure Acquire reads the winner's
-        // piece; ours leaks, once for each such race.
+        let new = Box::into_raw(Box::new(Self::new()));
+        // Release pairs with the Acquire in `next`. On failure Acquire reads the winner's piece.
         let won =
             self.next
                 .compare_exchange(ptr::null_mut(), new, Ordering::Release, Ordering::Acquire);
-        let next = won.map_or_else(|theirs| theirs, |_| new);
-        // SAFETY:
-        // - Never null here, and leaked, so it lives for ever.
-        unsafe { &*next }
+        match won {
+            // SAFETY:
+            // - Not null, and never freed from here on.
+            Ok(_) => unsafe { &*new },
+            Err(theirs) => {
+                // SAFETY:
+                // - Made above, and seen by no other thread.
+                drop(unsafe { Box::from_raw(new) });
+                // SAFETY:
+                // - Not null, or it would have been ours; never freed.
+                unsafe { &*theirs }
+            }
+        }
     }
 }
 

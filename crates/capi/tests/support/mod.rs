@@ -91,6 +91,22 @@ pub(crate) fn compile(source: &Path, prefix: &Path, program: &Path) {
     assert!(compiled.status.success(), "{command:?}\n{said}");
 }
 
+/// Compiles a program in C as one that is used: optimised, and without AddressSanitizer.
+pub(crate) fn compile_optimised(source: &Path, prefix: &Path, program: &Path) {
+    let mut command = Command::new("cc");
+    command
+        .args(["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror"])
+        .arg(format!("-I{}", prefix.join("include").display()))
+        .arg(source)
+        .arg("-o")
+        .arg(program)
+        .arg(format!("-L{}", prefix.join("lib").display()))
+        .arg("-lportolan");
+    let compiled = command.output().unwrap();
+    let said = String::from_utf8_lossy(&compiled.stderr);
+    assert!(compiled.status.success(), "{command:?}\n{said}");
+}
+
 /// A command that runs a program with the installed library.
 pub(crate) fn run(program: &Path, prefix: &Path) -> Command {
     let mut command = Command::new(program);

@@ -211,18 +211,54 @@ impl Message {
             if let Some(rest) = &mut self.rest {
                 rest.long = Long::None;
             }
-            let (whole, tail) = header.as_chunks::<8>();
-            for (word, bytes) in self.words.iter_mut().zip(whole) {
-                *word = u64::from_le_bytes(*bytes);
-            }
-            if let Some(word) = self.words.get_mut(whole.len()) {
-                let mut bytes = [0; 8];
-                bytes[..tail.len()].copy_from_slice(tail);
-                *word = u64::from_le_bytes(bytes);
-            }
+            self.fill_words(header);
         }
         self.header_len = header.len();
         Ok(())
+    }
+
+    /// The same, of a header and a message that are both short: nothing is called. `false`: they are
+    /// not, and nothing was done.
+    #[doc(hidden)]
+    #[inline(always)]
+    pub fn set_short_header(&mut self, header: &[u8]) -> bool {
+        let is_short = header.len() <= INLINE_HEADER && self.rest.is_none();
+        if is_short {
+            self.fill_words(header);
+            self.header_len = header.len();
+        }
+        is_short
+    }
+
+    /// The header, of a message that has a short one and no rights: nothing is called.
+    #[doc(hidden)]
+    #[inline(always)]
+    pub fn short_header(&self) -> Option<&[u8]> {
+        match self.rest {
+            None => bytes_of(&self.words).get(..self.header_len),
+            Some(_) => None,
+        }
+    }
+
+    /// Whether to drop it does nothing.
+    #[doc(hidden)]
+    #[inline(always)]
+    pub fn owns_nothing(&self) -> bool {
+        self.is_header_only()
+    }
+
+    /// Writes a short header.
+    #[inline(always)]
+    fn fill_words(&mut self, header: &[u8]) {
+        let (whole, tail) = header.as_chunks::<8>();
+        for (word, bytes) in self.words.iter_mut().zip(whole) {
+            *word = u64::from_le_bytes(*bytes);
+        }
+        if let Some(word) = self.words.get_mut(whole.len()) {
+            // Not by `copy_from_slice`, which of a length that is not known is a call.
+            let shifted = |(at, byte): (usize, &u8)| u64::from(*byte) << (8 * at);
+            *word = tail.iter().enumerate().map(shifted).sum();
+        }
     }
 
     #[inline]
@@ -267,6 +303,19 @@ impl Message {
     pub(crate) fn set_words(&mut self, len: usize, words: [u64; INLINE_WORDS]) {
         self.header_len = len.min(INLINE_HEADER);
         self.words = words;
+    }
+
+    /// The extent of a message that has none.
+    #[inline(always)]
+    pub(crate) fn set_only_extent(&mut self, extent: Extent) {
+        self.extents = SmallVec::from_buf([extent]);
+    }
+
+    /// Where a short header of this length is to be written, with what lies after it.
+    #[inline(always)]
+    pub(crate) fn words_of(&mut self, len: usize) -> &mut [u64; INLINE_WORDS] {
+        self.header_len = len.min(INLINE_HEADER);
+        &mut self.words
     }
 
     /// The words of a short header and what lies after them.
@@ -664,6 +713,7 @@ impl Domain {
 }
 
 /// The bytes of little-endian words; on this machine the words themselves.
+#[inline]
 fn bytes_of(words: &[u64; INLINE_WORDS]) -> &[u8] {
     bytemuck::cast_slice(words)
 }

@@ -39,7 +39,7 @@ pub use receive::{Access, ReceiveError, ReceiveRight};
 pub use request::{PendingReply, Request, RequestError};
 pub use rights::{Right, RightState, SendOnceRight, SendRight};
 pub use room::Room;
-pub use send::{SendError, WhenFull};
+pub use send::{SendError, Unfinished, WhenFull};
 pub use shared::SharedReceiver;
 
 use crate::space::extent::Relief;

@@ -8,6 +8,7 @@ use crate::port::message::{Message, drop_sent};
 use crate::port::segment::Segment;
 use crate::port::shared_extent::SharedExtent;
 use crate::space::Member;
+use crate::space::counters::Hint;
 use crate::space::region::Attached;
 use portolan_abi::owner::Destination;
 use portolan_abi::port::{PortName, PortPhase, PortStatus, RightKind, RightWord, event};
@@ -35,6 +36,8 @@ pub struct SendRight {
     pub(super) spot: Spot,
     /// Where answers to requests come in; shared by clones.
     pub(super) replies: Arc<ReplyPorts>,
+    /// For [`SendRight::send_straight`].
+    pub(super) counts: Hint,
     given: bool,
 }
 
@@ -110,6 +113,7 @@ impl SendRight {
             spot: Spot::new(to.member.present().map_or(0, tail)),
             to,
             replies: Arc::default(),
+            counts: Hint::default(),
             given: false,
         }
     }

@@ -2,9 +2,11 @@
 
 mod carried;
 mod error;
+mod straight;
 
 use carried::{Any, Carried};
 pub use error::{SendError, WhenFull};
+pub use straight::Unfinished;
 
 use super::sealed;
 use crate::port::message::{Long, Message};
@@ -25,7 +27,7 @@ use portolan_abi::thread::Wait;
 use portolan_abi::trace::EventKind;
 use portolan_shm::mark;
 use portolan_shm::owner::{Held, OwnerRow};
-use portolan_shm::queue::{ClaimError, Published, Queue, Spot};
+use portolan_shm::queue::{Claim, ClaimError, Published, Queue, Spot};
 use portolan_sys::futex;
 use std::sync::atomic::Ordering;
 
@@ -416,16 +418,49 @@ fn post_untraced(
     let claim = queue
         .claim(spot, member.space, lives)
         .map_err(Unposted::Unclaimed)?;
+    match publish(to, claim, takes, plan, message, carried) {
+        Ok(posted) => Ok(posted),
+        Err(Unpublished::Refused { status, position }) => {
+            if queue.abandon(position) {
+                wake(member, queue, to.port.index);
+            }
+            Err(Unposted::Refused(status))
+        }
+        Err(Unpublished::Closed { position }) => {
+            take_back(to, carried, position);
+            Err(Unposted::Closed)
+        }
+    }
+}
+
+/// Why a message was not published into the slot that was claimed for it.
+#[derive(Clone, Copy)]
+enum Unpublished {
+    /// The port has this status. The slot is claimed still.
+    Refused { status: u64, position: u64 },
+    /// The port was closed meanwhile: what was carried is to be taken back.
+    Closed { position: u64 },
+}
+
+/// Writes the message into a claimed slot and publishes it.
+#[inline(always)]
+fn publish(
+    to: &Attached,
+    claim: Claim<'_, '_>,
+    takes: (u64, u64),
+    plan: &Plan,
+    message: &Message,
+    carried: impl Carried,
+) -> Result<Posted, Unpublished> {
+    let (member, queue) = (&to.member, to.queue());
+    let position = claim.position();
     // Not before: while we hold a slot neither entry nor memory can become another port's.
     // Acquire: pairs with the release of bind, move and close.
     let status = queue.port.control.status.load(Ordering::Acquire);
     if status & takes.0 != takes.1 {
-        if claim.abandon() {
-            wake(member, queue, to.port.index);
-        }
-        return Err(Unposted::Refused(status));
+        claim.leave();
+        return Err(Unpublished::Refused { status, position });
     }
-    let position = claim.position();
     probe!(SendClaimed);
     let destination = Destination::new(to.port.index, position);
     carried.leave(member, destination);
@@ -437,8 +472,7 @@ fn post_untraced(
     let published = claim.publish();
     probe!(SendPublished);
     if published == Published::Closed {
-        take_back(to, carried, position);
-        return Err(Unposted::Closed);
+        return Err(Unpublished::Closed { position });
     }
     carried.has_left(destination);
     mark!("send.cleared");

@@ -9,8 +9,9 @@ use crate::space::Member;
 use portolan_abi::limits::THREAD_LINES;
 use portolan_abi::thread::Wait;
 use portolan_shm::region::ThreadLine;
+use portolan_sys::process::{HAS_THREAD_POINTER, thread_pointer};
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// The line that is shared.
 const SHARED: usize = THREAD_LINES - 1;
@@ -19,6 +20,8 @@ const NONE: usize = usize::MAX;
 
 /// Which lines threads of this process have.
 static TAKEN: AtomicU64 = AtomicU64::new(1 << SHARED);
+/// Whose each of them is ([`thread_pointer`]); 0 while it is no thread's, and of threads without one.
+static OWNERS: [AtomicUsize; SHARED] = [const { AtomicUsize::new(0) }; SHARED];
 
 thread_local! {
     /// This thread's line. Without a destructor, so that it costs a load.
@@ -34,6 +37,8 @@ impl Drop for Lease {
     fn drop(&mut self) {
         let line = LINE.replace(SHARED);
         if line < SHARED {
+            // Relaxed: before the line is given back, and looked for by this thread alone.
+            OWNERS[line].store(0, Ordering::Relaxed);
             // Release: the thread that takes it next adds to what we counted.
             TAKEN.fetch_and(!(1 << line), Ordering::Release);
         }
@@ -53,6 +58,10 @@ fn take() -> usize {
     });
     let line = taken.ok().and_then(lowest_free);
     let line = line.map_or(SHARED, |line| line as usize);
+    if let Some(owner) = OWNERS.get(line) {
+        // Relaxed: as where it is given back.
+        owner.store(thread_pointer(), Ordering::Relaxed);
+    }
     LINE.set(line);
     line
 }
@@ -99,7 +108,38 @@ pub(crate) fn sent(lines: &[ThreadLine; THREAD_LINES], bytes: u64) {
     }
 }
 
-/// The same, of a thread that has no line, or none of its own.
+/// Which line the thread has that counted last with this. A hint: the line says whose it is.
+#[derive(Default)]
+pub(crate) struct Hint(AtomicUsize);
+
+impl Hint {
+    /// The hint is this thread's line from now on, if it has one of its own.
+    pub(crate) fn renew(&self) {
+        let line = LINE.get();
+        if line < SHARED {
+            // Relaxed: any value is safe.
+            self.0.store(line, Ordering::Relaxed);
+        }
+    }
+}
+
+/// As [`sent`], without bytes, if the hint is right; otherwise nothing is counted. In a shared
+/// library [`sent`] has to call for where the thread's variables are.
+#[inline(always)]
+pub(crate) fn sent_by_hint(lines: &[ThreadLine; THREAD_LINES], hint: &Hint) -> bool {
+    let (line, own) = (hint.0.load(Ordering::Relaxed), thread_pointer());
+    let (Some(owner), Some(line)) = (OWNERS.get(line), lines.get(line)) else {
+        return false;
+    };
+    // Relaxed: a thread finds its own number only where it has put it, and not taken it away.
+    if !HAS_THREAD_POINTER || owner.load(Ordering::Relaxed) != own {
+        return false;
+    }
+    add(&line.sent, 1, false);
+    true
+}
+
+/// The same as [`sent`], of a thread that has no line, or none of its own.
 #[cold]
 #[inline(never)]
 fn sent_first_or_shared(lines: &[ThreadLine; THREAD_LINES], bytes: u64) {
@@ -204,6 +244,34 @@ mod tests {
     use super::*;
     use crate::{Domain, Message, PortOptions, WhenFull};
     use std::sync::Barrier;
+
+    #[test]
+    fn a_hint_counts_for_the_thread_whose_line_it_is_and_for_no_other() {
+        let domain = Domain::private().unwrap();
+        let lines = domain.member().tables().thread_lines(domain.member().space);
+        let count = |line: &ThreadLine| line.sent.load(Ordering::Relaxed);
+        let sent = || lines.iter().map(count).sum::<u64>();
+        let before = sent();
+        let ours = Hint::default();
+        prepare();
+        ours.renew();
+        let is_own = LINE.get() < SHARED && HAS_THREAD_POINTER;
+        assert_eq!(sent_by_hint(lines, &ours), is_own);
+        for wrong in [SHARED, SHARED + 1, usize::MAX] {
+            assert!(!sent_by_hint(lines, &Hint(AtomicUsize::new(wrong))));
+        }
+        // Other threads, one after another, which may have the same control block and the same line.
+        for _ in 0..4 {
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    assert!(!sent_by_hint(lines, &ours));
+                    prepare();
+                    assert!(!sent_by_hint(lines, &ours));
+                });
+            });
+        }
+        assert_eq!(sent() - before, u64::from(is_own));
+    }
 
     #[test]
     fn more_threads_than_lines_lose_no_count() {

@@ -59,7 +59,7 @@ mod sender;
 pub use close::{CloseStep, Closing};
 pub use proxied::{Home, Proxied};
 pub use receiver::{Cursor, Found, Next, Woken};
-pub use sender::{Claim, ClaimError, Published, Spot};
+pub use sender::{AtSpot, Claim, ClaimError, Published, Spot};
 
 use crate::atomic::{AtomicU32, AtomicU64, Ordering};
 use portolan_abi::limits::{MAX_NODE_NAME, MAX_SLOT_LINES, MAX_SLOTS, MIN_SLOTS};
@@ -437,6 +437,16 @@ impl<'r> Slot<'r> {
         let line = self.words();
         // Relaxed: as for meta.
         std::array::from_fn(|at| line[at + 2].load(Ordering::Relaxed))
+    }
+
+    /// The same, word by word to where they are to lie, so that no register holds more than one.
+    #[inline(always)]
+    pub fn copy_first_line(&self, into: &mut [u64; 6]) {
+        let line = self.words();
+        for (at, word) in into.iter_mut().enumerate() {
+            // Relaxed: as for meta.
+            *word = line[at + 2].load(Ordering::Relaxed);
+        }
     }
 
     /// Copies inline words out, from word `first` on.

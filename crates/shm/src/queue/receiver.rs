@@ -1,6 +1,6 @@
 //! The receiving side finds, takes and retires slots, and falls asleep.
 
-use super::{Queue, Slot};
+use super::{Line, Queue, Slot};
 use crate::atomic::{Ordering, pause, store_load_barrier};
 use crate::mark;
 use core::cmp::Reverse;
@@ -118,7 +118,13 @@ impl<'r> Queue<'r> {
     /// it: the straight line. Otherwise [`Queue::next`] looks for it.
     #[inline(always)]
     pub fn at_head(&self, cursor: &Cursor) -> Option<(Found, Slot<'r>)> {
-        let slot = self.slot(cursor.head);
+        let at = self.first_line_at(cursor.head);
+        let slot = Slot {
+            first: self.lines.get(at)?,
+            lines: self.lines,
+            at,
+            count: self.slot_lines,
+        };
         let state = slot.state(Ordering::Acquire);
         let found = Found {
             position: cursor.head,
@@ -357,12 +363,49 @@ impl<'r> Queue<'r> {
     pub fn take(&self, cursor: &mut Cursor, found: Found) -> Woken {
         mark!("receive.before_take");
         let woken = self.settle(cursor);
-        let taken = &self.port.receiver.taken;
-        // Relaxed: a counter with one writer.
-        taken.store(taken.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        self.count_taken();
         if found.passed {
             return self.take_passed(cursor, found, woken);
         }
+        self.move_past(cursor, found);
+        woken
+    }
+
+    /// As [`Queue::take`], of a message that [`Queue::at_head`] found, where no sender is to be woken
+    /// after it: the straight line, which calls no function. Otherwise it does nothing, which is every
+    /// half ring, and `take` takes the message.
+    #[inline(always)]
+    pub fn take_at_head(&self, cursor: &mut Cursor, found: Found) -> bool {
+        // One more may be retired below; `room_made` looks after senders from the half on.
+        if found.passed || cursor.retired_since_wake + 1 >= self.slots / 2 {
+            return false;
+        }
+        let retired = match cursor.unretired {
+            None => None,
+            Some(position) => match self.lines.get(self.first_line_at(position)) {
+                None => return false,
+                Some(first) => Some((position, first)),
+            },
+        };
+        mark!("receive.before_take");
+        if let Some((position, first)) = retired {
+            self.free_line(cursor, first, position);
+        }
+        self.count_taken();
+        self.move_past(cursor, found);
+        true
+    }
+
+    #[inline(always)]
+    fn count_taken(&self) {
+        let taken = &self.port.receiver.taken;
+        // Relaxed: a counter with one writer.
+        taken.store(taken.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    /// Moves the head past a message that was not passed before: it is taken (Q5).
+    #[inline(always)]
+    fn move_past(&self, cursor: &mut Cursor, found: Found) {
         cursor.unretired = Some(found.position);
         // Release: our owner words come before it, for the host that reads it after our death.
         cursor.head = found.position + 1;
@@ -371,7 +414,6 @@ impl<'r> Queue<'r> {
             .head
             .store(cursor.head, Ordering::Release);
         mark!("receive.taken");
-        woken
     }
 
     #[cold]
@@ -408,10 +450,16 @@ impl<'r> Queue<'r> {
     /// Q2, Q3: the next position of a slot that was not passed is a lap later.
     #[inline]
     fn free_slot(&self, cursor: &mut Cursor, position: u64) {
+        self.free_line(cursor, self.slot(position).first, position);
+    }
+
+    /// The same, of the slot that begins with this line.
+    #[inline(always)]
+    fn free_line(&self, cursor: &mut Cursor, first: &Line, position: u64) {
         mark!("receive.before_retire");
         // SeqCst and not a plain store: the first half of the store-load pair with
         // senders that announce in `waiting` and then look at the slot again (Q7).
-        self.slot(position).words()[0].swap(
+        first.words[0].swap(
             SlotState::free(position + self.slots_u64()).0,
             Ordering::SeqCst,
         );

@@ -50,6 +50,17 @@ pub struct Claim<'r, 's> {
     spot: &'s Spot,
 }
 
+/// What [`Queue::claim_at_spot`] found. The tag is a byte of its own, and not a pointer that is null,
+/// of which the caller would look whether it is.
+#[must_use = "a claimed slot must be published"]
+#[repr(u8)]
+pub enum AtSpot<'r, 's> {
+    /// A free slot, which is claimed now.
+    Claimed(Claim<'r, 's>),
+    /// None: nothing was done.
+    Taken,
+}
+
 /// What a sender owes after publishing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Published {
@@ -102,6 +113,35 @@ impl<'r> Queue<'r> {
         let at = self.walk(spot, space, at, lives)?;
         mark!("send.claimed");
         Ok(claim(self.slot(at).first, at))
+    }
+
+    /// As [`Queue::claim`], of the slot at the spot and no other: the straight line, which calls no
+    /// function. Where that is not free [`Queue::claim`] looks further.
+    #[inline(always)]
+    pub fn claim_at_spot<'s>(&self, spot: &'s Spot, space: u8) -> AtSpot<'r, 's> {
+        // Relaxed: as in `claim`.
+        let position = spot.0.load(Ordering::Relaxed);
+        let free = SlotState::free(position);
+        mark!("send.before_claim");
+        let Some(first) = self.lines.get(self.first_line_at(position)) else {
+            return AtSpot::Taken;
+        };
+        if exchange(first, free, free.claimed(position, space)).is_err() {
+            return AtSpot::Taken;
+        }
+        mark!("send.claimed");
+        AtSpot::Claimed(Claim {
+            queue: *self,
+            first,
+            position,
+            spot,
+        })
+    }
+
+    /// Gives up a claim that was left ([`Claim::leave`]), as [`Claim::abandon`] does.
+    #[cold]
+    pub fn abandon(&self, position: u64) -> bool {
+        abandon(self, position)
     }
 
     /// Claims a slot when the one where we expected the end is not free.
@@ -308,6 +348,10 @@ impl<'r> Claim<'r, '_> {
     pub fn position(&self) -> u64 {
         self.position
     }
+
+    /// Leaves the slot claimed, for [`Queue::abandon`] to give up.
+    #[inline(always)]
+    pub fn leave(self) {}
 
     /// Writes the meta word.
     #[inline]

@@ -21,6 +21,6 @@ pub use pidfd::{PidFd, signal};
 pub use poller::{On, Poller};
 pub use proc::{comm, is_stopped, start_time};
 pub use rustix::process::Signal;
-pub use thread::{ThreadFd, has_thread, thread};
+pub use thread::{HAS_THREAD_POINTER, ThreadFd, has_thread, thread, thread_pointer};
 pub use transfer::TransferError;
 pub use vm::{Remote, read_memory, write_memory};

@@ -21,6 +21,59 @@ pub fn thread() -> u32 {
         .unsigned_abs()
 }
 
+/// Whether [`thread_pointer`] is known on this processor.
+pub const HAS_THREAD_POINTER: bool = cfg!(any(target_arch = "x86_64", target_arch = "aarch64"));
+
+/// What tells the calling thread from the others that live in this process: the address of its control
+/// block, which one instruction reads. It may be another thread's once this one has ended; 0 where
+/// it cannot be read so.
+///
+/// ```
+/// use portolan_sys::process::{HAS_THREAD_POINTER, thread_pointer};
+/// assert_eq!(thread_pointer(), thread_pointer());
+/// if HAS_THREAD_POINTER {
+///     let other = std::thread::spawn(thread_pointer).join().unwrap();
+///     assert_ne!(thread_pointer(), other);
+/// }
+/// ```
+#[inline(always)]
+pub fn thread_pointer() -> usize {
+    // Not in terms of a thread-local variable: in a shared library that costs a call.
+    #[cfg(target_arch = "x86_64")]
+    {
+        let block: usize;
+        // SAFETY:
+        // - Reads the word at which the ABI has the block's own address (System V, thread-local
+        //   storage, x86-64: `%fs:0`), and changes nothing.
+        unsafe {
+            std::arch::asm!(
+                "mov {}, qword ptr fs:[0]",
+                out(reg) block,
+                options(nostack, preserves_flags, readonly)
+            );
+        }
+        block
+    }
+    #[cfg(target_arch = "aarch64")]
+    {
+        let block: usize;
+        // SAFETY:
+        // - Reads the register in which the ABI has the block's address, and changes nothing.
+        unsafe {
+            std::arch::asm!(
+                "mrs {}, tpidr_el0",
+                out(reg) block,
+                options(nostack, preserves_flags, nomem)
+            );
+        }
+        block
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    {
+        0
+    }
+}
+
 /// Whether the process `pid` has a thread `tid` now.
 pub fn has_thread(pid: u32, tid: u32) -> bool {
     std::fs::metadata(format!("/proc/{pid}/task/{tid}")).is_ok()

@@ -91,6 +91,43 @@ impl ReceiveRight {
         })
     }
 
+    /// As [`ReceiveRight::receive_into`] of what [`Self::take_short`] takes, for functions that other
+    /// programs call (the C ABI): it calls nothing. `false`: nothing was taken, and `message` may
+    /// hold anything.
+    #[doc(hidden)]
+    #[inline(always)]
+    pub fn receive_straight(&mut self, message: &mut Message) -> bool {
+        // The second of these before our own lines are looked at: a forked child has none.
+        if !message.is_header_only()
+            || self.at.member.present().is_err()
+            || self.at.traces(EventKind::Receive)
+            || self.by_urgency
+        {
+            return false;
+        }
+        // Not by value: to load a word again takes less than to save a register for it.
+        let queue = self.at.queue();
+        let Some((found, slot)) = queue.at_head(&self.cursor) else {
+            return false;
+        };
+        let short = Meta::short(Kind::Message, false, 0);
+        let Some(header) = length(slot, short, INLINE_HEADER) else {
+            return false;
+        };
+        probe!(ReceiveSeen);
+        message.emptied();
+        slot.copy_first_line(message.words_of(header));
+        mark!("receive.noted");
+        probe!(ReceiveRead);
+        // The line of no return.
+        if !queue.take_at_head(&mut self.cursor, found) {
+            return false;
+        }
+        probe!(ReceiveTaken);
+        probe!(ReceiveOpened);
+        true
+    }
+
     /// Takes a found message, if it is one with a short header and one extent and nothing else.
     #[inline(always)]
     pub(super) fn take_one(&mut self, found: Found) -> Option<(Short, Extent)> {

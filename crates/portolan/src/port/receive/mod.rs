@@ -179,8 +179,29 @@ impl ReceiveRight {
                 probe!(ReceiveOpened);
                 Ok(())
             }
-            Err(found) => self.receive_any_into(message, found, access, deadline.into()),
+            Err(Some(found)) => self.receive_found_into(message, found, access),
+            Err(None) => self.receive_any_into(message, None, access, deadline.into()),
         }
+    }
+
+    /// The same, of the message that was found.
+    #[inline(never)]
+    fn receive_found_into(
+        &mut self,
+        message: &mut Message,
+        found: Found,
+        access: Access,
+    ) -> Result<(), ReceiveError> {
+        let Some((short, extent)) = self.take_one(found) else {
+            return self.receive_any_into(message, Some(found), access, Deadline::NOW);
+        };
+        if access == Access::Now {
+            self.open_now(std::iter::once(extent.pages()), extent.len());
+        }
+        message.set_words(short.header, short.words);
+        message.set_only_extent(extent);
+        probe!(ReceiveOpened);
+        Ok(())
     }
 
     /// The same, of any message: the one that was found, or else waiting for one.

@@ -1,0 +1,224 @@
+//! The straight line of a send, for functions that other programs call: the C ABI.
+//!
+//! Such a function is not inlined into its caller, so it saves each register that a value keeps
+//! over a call. What stands here calls nothing: it does the usual case whole, or says how far it
+//! came, and [`SendRight::finish`], which the usual case never enters, does the rest.
+//!
+//! # Count
+//!
+//! Of the C ABI's whole function for a null message (x86-64, rustc 1.95; `objdump -d libportolan_c.so`):
+//!
+//! | step | instructions |
+//! |---|---|
+//! | two handles, looked up and let go | 20 |
+//! | what the message holds; a forked child, a port that needs more, a tracer | 14 |
+//! | the port takes it: before the claim, and after it | 15 |
+//! | claim | 18 |
+//! | meta word and six words of header | 14 |
+//! | publish, and where the next one goes | 8 |
+//! | the message is empty; the receiver is awake | 6 |
+//! | count | 11 |
+//! | registers saved and restored; answer and return | 10 |
+//!
+//! # Where it ends
+//!
+//! ```text
+//! send_straight: checked --> claimed --> published --> counted: Ok
+//!                   |           |            |            |
+//!                   v           v            v            v
+//!                Unsent      Claimed       Closed       Posted  --finish--> as `send_from`
+//! ```
+
+use super::{Posted, SendError, Unpublished, WhenFull, deliver, is_straight, publish, take_back};
+use super::{takes, wake};
+use crate::port::SendRight;
+use crate::port::message::Message;
+use crate::port::wire::Plan;
+use crate::space::counters;
+use portolan_abi::slot::Kind;
+use portolan_shm::queue::AtSpot;
+use std::sync::atomic::Ordering;
+
+/// How far [`SendRight::send_straight`] came.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug)]
+#[must_use = "a slot may be claimed, or a receiver be waiting for its wake"]
+pub enum Unfinished {
+    /// Nothing was done.
+    Unsent,
+    /// The slot at this position is claimed, for a port that does not take the message.
+    Claimed(u64),
+    /// The message was published at this position into a port that was closed meanwhile.
+    Closed(u64),
+    /// It was sent at this position, and is to be counted.
+    Posted(u64),
+    /// The same, and its receiver may sleep.
+    Wakes(u64),
+}
+
+impl SendRight {
+    /// The straight line of [`SendRight::send_from`]: a short header and nothing else, to a port with
+    /// room, whose receiver is awake. What was begun is to be [finished](Self::finish).
+    #[doc(hidden)]
+    #[inline(always)]
+    pub fn send_straight(&self, message: &mut Message) -> Result<(), Unfinished> {
+        let to = &self.to;
+        if !message.is_header_only() || !is_straight(to) {
+            return Err(Unfinished::Unsent);
+        }
+        probe!(SendCalled);
+        probe!(SendChecked);
+        let Some(plan) = Plan::short(message, Kind::Message, None, None) else {
+            return Err(Unfinished::Unsent);
+        };
+        probe!(SendPlanned);
+        let (takes, queue) = (takes(to, Kind::Message), to.queue());
+        // As in `post_untraced`.
+        let status = queue.port.control.status.load(Ordering::Acquire);
+        if status & takes.0 != takes.1 {
+            return Err(Unfinished::Unsent);
+        }
+        probe!(SendAdmitted);
+        let AtSpot::Claimed(claim) = queue.claim_at_spot(&self.spot, to.member.space) else {
+            return Err(Unfinished::Unsent);
+        };
+        let posted = match publish(to, claim, takes, &plan, message, ()) {
+            Ok(posted) => posted,
+            Err(Unpublished::Refused { position, .. }) => {
+                return Err(Unfinished::Claimed(position));
+            }
+            Err(Unpublished::Closed { position }) => return Err(Unfinished::Closed(position)),
+        };
+        message.emptied();
+        if posted.wakes {
+            return Err(Unfinished::Wakes(posted.position));
+        }
+        if !counters::sent_by_hint(to.own().threads, &self.counts) {
+            return Err(Unfinished::Posted(posted.position));
+        }
+        probe!(SendGiven);
+        Ok(())
+    }
+
+    /// Goes on with what [`SendRight::send_straight`] has begun, as [`SendRight::send_from`].
+    ///
+    /// # Errors
+    ///
+    /// The reason.
+    #[doc(hidden)]
+    #[inline(never)]
+    pub fn finish(
+        &self,
+        begun: Unfinished,
+        message: &mut Message,
+        when_full: impl Into<WhenFull>,
+    ) -> Result<(), SendError> {
+        let to = &self.to;
+        let posted = match begun {
+            Unfinished::Unsent => None,
+            Unfinished::Claimed(position) => {
+                if to.queue().abandon(position) {
+                    wake(&to.member, to.queue(), to.port.index);
+                }
+                None
+            }
+            Unfinished::Closed(position) => {
+                take_back(to, (), position);
+                None
+            }
+            Unfinished::Posted(position) => Some((position, false)),
+            Unfinished::Wakes(position) => Some((position, true)),
+        };
+        if let Some((position, wakes)) = posted {
+            Posted { position, wakes }.settle(to, 0);
+            self.counts.renew();
+            return Ok(());
+        }
+        let when_full = when_full.into();
+        deliver(to, &self.spot, Kind::Message, None, message, when_full)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Access, Deadline, Domain, PortOptions};
+    use portolan_abi::port::{PortPhase, PortStatus};
+    use portolan_shm::queue::Published;
+
+    #[test]
+    fn what_was_begun_is_finished_from_wherever_it_stopped() {
+        let domain = Domain::private().unwrap();
+        let mut port = domain.bind(PortOptions::unnamed().queue(7)).unwrap();
+        let right = port.make_send();
+        let mut message = Message::new(b"one").unwrap();
+        if let Err(begun) = right.send_straight(&mut message) {
+            assert!(matches!(begun, Unfinished::Posted(_)), "{begun:?}");
+            right.finish(begun, &mut message, WhenFull::Fail).unwrap();
+        }
+        // From the second one on this thread's line is known.
+        assert_eq!(message.header(), b"");
+        message.set_header(b"two").unwrap();
+        assert!(right.send_straight(&mut message).is_ok());
+        // A slot is claimed, and the port does not take the message: it does later.
+        let queue = right.to.queue();
+        let claim = || match queue.claim_at_spot(&right.spot, domain.space()) {
+            AtSpot::Claimed(claim) => claim,
+            AtSpot::Taken => panic!("no slot is free"),
+        };
+        let left = claim();
+        let begun = Unfinished::Claimed(left.position());
+        left.leave();
+        message.set_header(b"three").unwrap();
+        right.finish(begun, &mut message, WhenFull::Fail).unwrap();
+        // What the straight line does not send.
+        message.push(domain.allocate(100).unwrap()).unwrap();
+        let begun = right.send_straight(&mut message).unwrap_err();
+        assert!(matches!(begun, Unfinished::Unsent), "{begun:?}");
+        assert_eq!(message.len(), 100);
+        right.finish(begun, &mut message, WhenFull::Fail).unwrap();
+        assert!(message.extents().is_empty());
+        let survey = domain.survey().unwrap();
+        assert_eq!(survey.spaces[0].sent, 4);
+
+        // As they were sent, by the straight line or not; `take_at_head` takes nothing each half ring.
+        let mut came = Message::default();
+        for text in [&b"one"[..], b"two", b"three", b""] {
+            if !port.receive_straight(&mut came) {
+                port.receive_into(&mut came, Access::Later, Deadline::NOW)
+                    .unwrap();
+            }
+            assert_eq!(came.header(), text);
+        }
+        assert_eq!(came.len(), 100);
+        came.clear();
+        assert!(!port.receive_straight(&mut came));
+        for n in 0..100_u64 {
+            message.set_header(&n.to_le_bytes()).unwrap();
+            if let Err(begun) = right.send_straight(&mut message) {
+                right.finish(begun, &mut message, WhenFull::Fail).unwrap();
+            }
+            if !port.receive_straight(&mut came) {
+                port.receive_into(&mut came, Access::Later, Deadline::NOW)
+                    .unwrap();
+            }
+            assert_eq!(came.header(), n.to_le_bytes());
+        }
+
+        // The port is closed while a slot is claimed: the message is the sender's, and the entry is
+        // given back.
+        let held = claim();
+        let position = held.position();
+        drop(port);
+        assert_eq!(held.publish(), Published::Closed);
+        message.set_header(b"four").unwrap();
+        let begun = Unfinished::Closed(position);
+        let refused = right.finish(begun, &mut message, WhenFull::Fail);
+        assert!(matches!(refused, Err(SendError::DeadName)), "{refused:?}");
+        assert_eq!(message.header(), b"four");
+        let begun = right.send_straight(&mut message).unwrap_err();
+        assert!(matches!(begun, Unfinished::Unsent), "{begun:?}");
+        let status = queue.port.control.status.load(Ordering::Acquire);
+        assert!(matches!(PortStatus::unpack(status).phase, PortPhase::Free));
+    }
+}
