@@ -23,6 +23,8 @@ pub(super) enum Thing {
     Once(RequestKey),
     /// Room in a port that is lent.
     Room(PortKey),
+    /// Room in the port that a proxy passes on to.
+    Space(u64),
     /// Where it is told of the ends of ports.
     Ends,
     /// What programs ask.
@@ -83,6 +85,11 @@ impl Span {
     /// The port of this name, if it may be let out.
     pub(super) fn find(&self, name: &str) -> Option<SpannedPort> {
         self.set.get(self.programs)?.find(name)
+    }
+
+    /// The port of this name that has left, if it may be let out.
+    pub(super) fn find_left(&self, name: &str) -> Option<SpannedPort> {
+        self.set.get(self.programs)?.find_left(name)
     }
 
     /// A port that stands for one of this name on a node.

@@ -1,8 +1,8 @@
 //! Ports that a node knows, and has no right on.
 
 use super::SpannedPort;
-use crate::SendRight;
 use crate::space::region::Attached;
+use crate::{Message, ReceiveRight, Right, SendRight};
 use portolan_abi::port::event;
 use portolan_shm::atomic::Ordering;
 
@@ -33,6 +33,33 @@ impl KnownPort {
         Self(right.to.clone())
     }
 
+    /// The port that is received at.
+    pub fn at(port: &ReceiveRight) -> Self {
+        Self(port.at().clone())
+    }
+
+    /// The ports whose receive rights are in a message.
+    ///
+    /// ```
+    /// use portolan::proxy::KnownPort;
+    /// use portolan::{Domain, Message, PortOptions};
+    /// let domain = Domain::private()?;
+    /// let port = domain.bind(PortOptions::unnamed())?;
+    /// let number = KnownPort::at(&port).number();
+    /// let mut message = Message::default();
+    /// message.attach(port.make_send()).map_err(|refused| refused.why)?;
+    /// message.attach(port).map_err(|refused| refused.why)?;
+    /// let numbers: Vec<_> = KnownPort::moved_by(&message).map(|it| it.number()).collect();
+    /// assert_eq!(numbers, [number]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn moved_by(message: &Message) -> impl Iterator<Item = Self> {
+        message.rights().iter().filter_map(|right| match right {
+            Right::Receive(port) => Some(Self::at(port)),
+            _ => None,
+        })
+    }
+
     /// Its number in its domain: no other port there, of now or of later, has the same.
     pub fn number(&self) -> u64 {
         u64::from(self.0.port.generation) << 16 | u64::from(self.0.port.index)
@@ -53,6 +80,15 @@ impl KnownPort {
         // Of this very port, because a right on it is there.
         let wanted = right.to.queue().port.sleep.wanted.load(Ordering::SeqCst);
         wanted & event::NO_MORE_SENDERS != 0
+    }
+
+    /// Asks that on behalf of its receiver, who has asked it where the port was before.
+    pub fn request_no_more_senders(&self) {
+        if let Some(right) = self.right() {
+            // Of this very port, because a right on it is there. If it is the only one its drop tells.
+            let wanted = &right.to.queue().port.sleep.wanted;
+            wanted.fetch_or(event::NO_MORE_SENDERS, Ordering::SeqCst);
+        }
     }
 }
 
