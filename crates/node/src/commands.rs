@@ -425,6 +425,12 @@ fn status(state: &State, args: &StatusArgs) -> Result<()> {
             rights.given, rights.come, rights.kept, rights.borrowing
         );
     }
+    if rights.ports_left + rights.ports_arrived > 0 {
+        text += &format!(
+            "\nports moved  {} to other nodes, {} came from them\n",
+            rights.ports_left, rights.ports_arrived
+        );
+    }
     if status.left_behind > 0 {
         text += &format!(
             "\nleft behind  {} messages that could not travel\n",

@@ -360,3 +360,17 @@ fn handoff() {
 fn find_server() {
     says("find_server", &["the doubler says 42", "the adder says 42"]);
 }
+
+/// Over two nodes: `crates/node/tests/processes/examples.rs`.
+#[test]
+fn moving_server() {
+    says(
+        "moving_server",
+        &[
+            "first: gave 200 tickets, and the port away",
+            "second: went on from 200, to 1000",
+            "client: 500 tickets, in order: true",
+            "client: 500 tickets, in order: true",
+        ],
+    );
+}

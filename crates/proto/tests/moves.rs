@@ -336,6 +336,55 @@ fn a_port_that_comes_back_is_local_again() {
     assert_eq!(three.nodes[OLD].stay(PORT), Some(PortStay::Here));
 }
 
+/// It has filled the queue at its old home perhaps, and until it is here the port can go no further.
+#[test]
+fn a_backlog_may_fill_the_queue_at_the_new_home() {
+    let mut three = Three::new([true; 3], false);
+    let (_, came) = three.gives(OLD, NEW);
+    three.nodes[NEW].take(&came, PORT, DOMAIN).unwrap();
+    three.carry();
+    let backlog = three.lent_to(OLD, three.left()).unwrap();
+    let all: Vec<String> = (0..8).map(|number| number.to_string()).collect();
+    for header in &all {
+        three.send(OLD, backlog, header);
+        three.carry();
+    }
+    assert_eq!(three.machines[NEW].headers(PORT), all);
+    three.nodes[OLD].backlog_ends(backlog).unwrap();
+    three.carry();
+    assert_eq!(three.nodes[NEW].stay(PORT), Some(PortStay::Here));
+}
+
+#[test]
+fn who_has_sent_to_a_port_while_it_was_here_borrows_it_behind_its_backlog() {
+    let mut three = Three::new([true; 3], false);
+    let (_, came) = three.gives(OLD, NEW);
+    assert_eq!(three.nodes[OLD].borrow_left(NOW, PORT), None);
+    let other = DomainKey(2);
+    three.nodes[NEW].take(&came, PORT, other).unwrap();
+    let domain = |node: &Node<u64>| node.port_settings(PORT).map(|it| it.domain);
+    assert_eq!(domain(&three.nodes[NEW]), Some(other));
+    three.carry();
+    let borrow = three.nodes[OLD].borrow_left(NOW, PORT).unwrap();
+    three.carry();
+    assert_eq!(three.lent_to(OLD, borrow), None);
+    let backlog = three.lent_to(OLD, three.left()).unwrap();
+    three.send(OLD, backlog, "first");
+    assert_eq!(three.nodes[OLD].next_number(backlog), Some(1));
+    three.nodes[OLD].backlog_ends(backlog).unwrap();
+    three.carry();
+    let flow = three.lent_to(OLD, borrow).unwrap();
+    three.send(OLD, flow, "behind");
+    three.carry();
+    assert_eq!(three.machines[NEW].headers(PORT), ["first", "behind"]);
+    // It is known by its name and its secret, and by nothing else.
+    let PortSettings { id, secret, .. } = settings_of(OLD, PORT, false);
+    for node in [OLD, NEW] {
+        assert_eq!(three.nodes[node].port_of(&id, &secret), Some(PORT));
+        assert_eq!(three.nodes[node].port_of(&id, &[0; 16]), None);
+    }
+}
+
 #[test]
 fn a_right_that_is_not_taken_stays_and_a_node_of_an_earlier_version_gets_none() {
     let mut three = Three::new([true, true, false], false);

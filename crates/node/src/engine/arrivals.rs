@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use portolan::proxy::{KnownPort, ProxyPort};
 use portolan::{PortOptions, Right};
+use portolan_abi::limits::{MAX_SLOTS, MIN_SLOTS};
 use portolan_abi::node::{NodeId, PORT_SECRET, PortId};
 use portolan_proto::node::{DomainKey, Given, Leads, RequestKey};
 
@@ -28,6 +29,8 @@ pub(super) enum Arrival {
     Again(DomainKey, Given, u64),
     /// A send-once right on this port is used by answering the request.
     Once(DomainKey, RequestKey, Box<ProxyPort>),
+    /// The right to receive at this port, whose home is here once it is taken.
+    Receive(DomainKey, Given, KnownPort),
     /// It has come home, or is dead: its giver need not keep it.
     Settled(RequestKey),
 }
@@ -56,7 +59,7 @@ impl Arrivals {
                 Arrival::Once(_, request, _) => {
                     *self.of_giver.entry(request.peer).or_default() += 1;
                 }
-                Arrival::Again(..) | Arrival::Settled(_) => {}
+                Arrival::Again(..) | Arrival::Receive(..) | Arrival::Settled(_) => {}
             }
         }
         self.waiting.extend(arriving);
@@ -117,8 +120,8 @@ impl Machine {
             let is_crowd = of_giver.unwrap_or(0) + arriving.len() >= MOST_OF_GIVER;
             let (right, arrival) = match given.leads {
                 Leads::Here(port) => self.comes_home(domain, port, given)?,
-                // No receive right comes, since this node's greeting does not say that it takes any.
-                Leads::Nowhere | Leads::Receive => self.dead(domain, given)?,
+                Leads::Nowhere => self.dead(domain, given)?,
+                Leads::Receive => self.receives(domain, given)?,
                 _ if is_crowd => self.dead(domain, given)?,
                 Leads::Back => self.once(domain, given)?,
                 Leads::There => self.borrowed(domain, given, &arriving)?,
@@ -136,11 +139,30 @@ impl Machine {
         port: portolan_proto::node::PortKey,
         given: &Given,
     ) -> Option<(Right, Arrival)> {
+        // Who has sent to it from here while it was elsewhere goes on in the same order.
+        let reference = &given.reference;
+        let foreign = (domain, reference.port, reference.secret);
+        let proxy = self.arrivals.foreign.get(&foreign);
+        if let Some(right) = proxy.and_then(KnownPort::right) {
+            return Some((right.into(), Arrival::Settled(given.request)));
+        }
         let lent = self.lent.get(&port).filter(|lent| lent.domain == domain);
         match lent.and_then(|lent| lent.known.right()) {
             Some(right) => Some((right.into(), Arrival::Settled(given.request))),
             None => self.dead(domain, given),
         }
+    }
+
+    /// The right to receive at a port of its own, which is empty.
+    fn receives(&self, domain: DomainKey, given: &Given) -> Option<(Right, Arrival)> {
+        let slots = usize::try_from(given.reference.slots).unwrap_or(MAX_SLOTS);
+        let mut options = PortOptions::unnamed().queue(slots.clamp(MIN_SLOTS, MAX_SLOTS) - 1);
+        if given.reference.synchronous {
+            options = options.synchronous();
+        }
+        let port = self.spans.get(&domain)?.domain.bind(options).ok()?;
+        let arrival = Arrival::Receive(domain, *given, KnownPort::at(&port));
+        Some((port.into(), arrival))
     }
 
     /// A dead name.

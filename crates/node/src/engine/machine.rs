@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use portolan::proxy::{Answer, Incoming, KnownPort, SpannedPort, asks_for, time_left};
 use portolan::{
-    Deadline, Message, MessageError, Refused, RequestError, Right, Room, SendError, SendRight,
-    Token, Urgency, WhenFull,
+    Deadline, Message, MessageError, ReceiveRight, Refused, RequestError, Right, Room, SendError,
+    SendRight, Token, Urgency, WhenFull,
 };
 use portolan_abi::node::NodeId;
 use portolan_proto::Time;
@@ -17,6 +17,7 @@ use portolan_proto::node::{
 
 use super::arrivals::Arrivals;
 use super::payload::Payload;
+use super::proxies::Leaving;
 use super::recorder::{self, Passes, Recorder};
 use super::spans::{Span, Thing};
 
@@ -67,8 +68,29 @@ pub(super) enum Waits {
     Answer(Answer),
     /// For the one message of a send-once right that a peer was given.
     Once(Answer),
+    /// For the peer to take the right to receive at a port of this machine.
+    Moves(PortKey, ReceiveRight),
     /// For the peer to have a loan of what it was given: until then the right is kept.
     Keep(#[allow(dead_code, reason = "it is kept, and dropped")] SendRight),
+}
+
+impl Lent {
+    /// A port of a domain, with a queue of so many slots, to which no flow leads yet.
+    pub(super) fn new(domain: DomainKey, name: &str, known: KnownPort, slots: u32) -> Self {
+        Self {
+            domain,
+            name: name.to_owned(),
+            known,
+            right: None,
+            wants_senders: false,
+            asks: BTreeMap::new(),
+            slots,
+            room: None,
+            delivered: 0,
+            again: None,
+            pause: CALLS_AGAIN.0,
+        }
+    }
 }
 
 /// What [`Home`] needs.
@@ -82,6 +104,8 @@ pub(super) struct Machine {
     pub(super) asking: BTreeMap<RequestKey, Asking>,
     /// Rights that have come, and what is to be done for them.
     pub(super) arrivals: Arrivals,
+    /// Ports that peers have taken, until the protocol says how their queues follow.
+    pub(super) leaving: BTreeMap<PortKey, Leaving>,
     /// Names of peers.
     pub(super) names: BTreeMap<NodeId, String>,
     /// Ports whose free slots are to be counted again.
@@ -148,27 +172,39 @@ impl Machine {
         if let Some(key) = self.by_number.get(&number) {
             return (*key, false);
         }
-        self.last_port += 1;
-        let key = PortKey(self.last_port);
-        self.by_number.insert(number, key);
-        if let Some(span) = self.spans.get_mut(&domain) {
-            span.lend(&known, key);
-        }
-        let lent = Lent {
-            domain,
-            name: name.to_owned(),
-            known,
-            right: None,
-            wants_senders: false,
-            asks: BTreeMap::new(),
-            slots: u32::try_from(found.slots).unwrap_or(u32::MAX),
-            room: None,
-            delivered: 0,
-            again: None,
-            pause: CALLS_AGAIN.0,
-        };
-        self.lent.insert(key, lent);
+        let key = self.next_port();
+        let slots = u32::try_from(found.slots).unwrap_or(u32::MAX);
+        self.keep(key, Lent::new(domain, name, known, slots));
         (key, true)
+    }
+
+    /// Has a port more that peers may be lent.
+    pub(super) fn keep(&mut self, key: PortKey, lent: Lent) {
+        self.by_number
+            .insert((lent.domain, lent.known.number()), key);
+        if let Some(span) = self.spans.get_mut(&lent.domain) {
+            span.lend(&lent.known, key);
+        }
+        self.lent.insert(key, lent);
+    }
+
+    /// A number for a port that none has had.
+    pub(super) fn next_port(&mut self) -> PortKey {
+        self.last_port += 1;
+        PortKey(self.last_port)
+    }
+
+    /// The ports that are known whose receive rights are in a message.
+    pub(super) fn moved_by(&self, domain: DomainKey, message: &Message) -> Vec<PortKey> {
+        let ports = KnownPort::moved_by(message);
+        let known = ports.filter_map(|port| self.by_number.get(&(domain, port.number())));
+        known.copied().collect()
+    }
+
+    /// Whether the receiver of a port wants to know when no sender is left.
+    pub(super) fn is_counted(&self, key: PortKey) -> bool {
+        let lent = self.lent.get(&key);
+        lent.is_some_and(|lent| lent.known.wants_no_more_senders())
     }
 
     /// A flow leads to a port from now on; whether the port lives.
@@ -327,7 +363,7 @@ impl Machine {
         Some(message)
     }
 
-    fn urgency(&self, urgency: node::Urgency) -> Option<Urgency> {
+    pub(super) fn urgency(&self, urgency: node::Urgency) -> Option<Urgency> {
         match urgency {
             node::Urgency::Priority(priority) => Some(Urgency::Priority(priority)),
             node::Urgency::Deadline(at) => {

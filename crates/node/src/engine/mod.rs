@@ -56,8 +56,8 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::Duration;
 
 use portolan::PendingReply;
-use portolan::proxy::ProxyPort;
-use portolan_abi::node::{ByeReason, DeadReason, NodeId, ResolveFailure};
+use portolan::proxy::{KnownPort, ProxyPort};
+use portolan_abi::node::{ByeReason, NodeId, ResolveFailure};
 use portolan_proto::node::{
     Answer, Authenticated, ConnectionId, DomainKey, Event, Node, Over, PortKey, Settings,
 };
@@ -202,7 +202,8 @@ impl Engine {
     ///
     /// The name, if it is none.
     pub fn new(settings: Settings, name: &str) -> Result<Self, String> {
-        let mut node = Node::new(settings);
+        let moves = true;
+        let mut node = Node::new(Settings { moves, ..settings });
         node.set_name(name)?;
         #[cfg(feature = "sabotage")]
         if let Some(fault) = crate::sabotage::fault() {
@@ -389,6 +390,7 @@ impl Engine {
             self.node.timeout(at);
         }
         self.go_on_asking();
+        self.try_again();
         self.close_idle();
         self.machine.count_slots(&mut self.node);
         self.goes_on = true;
@@ -421,14 +423,13 @@ impl Engine {
             any = true;
             self.event(event);
         }
+        any |= self.drain_due();
         // The last question of each: a peer that asks often gets no more answers than turns.
         for (peer, question) in std::mem::take(&mut self.asked) {
             self.inspected_by(peer, &question);
         }
-        let now = self.protocol_time();
         for port in std::mem::take(&mut self.machine.dead) {
-            self.machine.take_back(port);
-            self.node.remove_port(now, port, DeadReason::Closed);
+            self.is_gone(port);
         }
         for request in std::mem::take(&mut self.machine.unheard) {
             let _ = self.node.answer(request, Answer::Dropped);
@@ -494,10 +495,22 @@ impl Engine {
             Event::Resolved { flow, lent } => self.resolved(flow, lent),
             Event::Writable { flow } => self.writable(flow),
             Event::Dead { flow, lost, .. } => {
-                self.is_void(flow);
                 self.flow_is_dead(flow, lost.len() as u64);
             }
             Event::Unused { port } => self.is_unused(port),
+            Event::Left { port, borrow } => self.has_left(port, borrow),
+            Event::Arrived { port } => self.has_all(port),
+            Event::Moved { flow, borrow, home } => self.has_moved(flow, borrow, home),
+            Event::Rekeyed { from, to } => {
+                if let Some(asking) = self.machine.asking.remove(&from) {
+                    self.machine.asking.insert(to, asking);
+                }
+            }
+            Event::CameHome {
+                borrow,
+                port,
+                unsent,
+            } => self.came_home(borrow, port, unsent),
             Event::Members { peer, members } => {
                 let link = self
                     .node
@@ -537,6 +550,7 @@ impl Engine {
         if self.node.flows_to(port) == 0 {
             // It stays known: who was given a right on it may claim it yet.
             self.machine.rest(port);
+            self.is_followed_no_more(port);
         } else {
             self.asks_senders_anew(port);
         }
@@ -582,8 +596,14 @@ impl Engine {
         if !span.allows(peer, &called) {
             return Err(ResolveFailure::Denied);
         }
-        let found = span.find(name).ok_or(ResolveFailure::NoSuchPort)?;
         let key = span.key;
+        let Some(found) = span.find(name) else {
+            // One that has left keeps its name here.
+            let left = span.find_left(name).ok_or(ResolveFailure::NoSuchPort)?;
+            let number = KnownPort::of(&left.right).number();
+            let port = self.left_with_name(key, number);
+            return self.lends(port.ok_or(ResolveFailure::NoSuchPort)?);
+        };
         let port = self.lendable(key, name, &found);
         let port = port.ok_or(ResolveFailure::Other)?;
         self.lends(port).map_err(|_| ResolveFailure::Full)
@@ -634,6 +654,7 @@ impl Engine {
                             self.answered(request, key, pending);
                         }
                     }
+                    Thing::Space(id) => self.has_space(id),
                     Thing::Once(request) => self.once_used(key, request, token.of::<ProxyPort>()),
                     Thing::Programs => {
                         self.hear_programs(key);

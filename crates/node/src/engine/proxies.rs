@@ -9,19 +9,29 @@
 //! a right has come ---> parked, until there is a loan ---Borrowed---> waited for
 //! ```
 //!
+//! | file | holds |
+//! |---|---|
+//! | `table` | proxies by what is known of them |
+//! | `ends` | they are closed: unused, or with their ports |
+//! | `moves` | their ports move, and ports of this machine become proxies |
+//! | `passing` | ports that have come here, to which their proxies pass on; messages that go once more |
+//!
 //! A proxy without senders is closed after a while, so that a right that comes and goes costs no
 //! records; at once, if the port's home wants to know ([`Engine::senders_wanted`]).
 
+mod ends;
+mod moves;
+mod passing;
 mod table;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use portolan::proxy::{Answer, KnownPort, ProxyPort, Taken};
-use portolan::{Deadline, Message, Notice, PortOptions, SendRight, Token};
+use portolan::{Message, Notice, PortOptions, SendRight, Token};
 use portolan_abi::node::{Lent, NodeId, PORT_SECRET, PortId};
 use portolan_proto::node::{
-    self, BorrowKey, DomainKey, FlowEnd, FlowKey, Outcome, RequestKey, Unsent,
+    self, BorrowKey, DomainKey, FlowKey, Outcome, PortKey, RequestKey, Unsent,
 };
 
 use super::Engine;
@@ -29,6 +39,9 @@ use super::machine::{Asking, Waits, time};
 use super::payload::Payload;
 use super::recorder::Passes;
 use super::spans::Thing;
+
+pub(super) use moves::Leaving;
+use passing::{Back, Here};
 
 /// Messages that are taken off one proxy in a turn: the others have their turn then.
 const TURN: usize = 64;
@@ -62,7 +75,7 @@ pub(super) struct Proxy {
     pub(super) domain: DomainKey,
     /// The port's name there.
     pub(super) name: String,
-    /// The port's home.
+    /// The port's home. Only [`Proxies::set_home`] changes it.
     pub(super) home: NodeId,
     /// Once there is a loan.
     pub(super) flow: Option<FlowKey>,
@@ -83,6 +96,23 @@ pub(super) struct Proxy {
     /// The port's home wants to know when it is unused.
     counted: bool,
     pub(super) sent: u64,
+    /// Which of these the first of the flow is.
+    first: u64,
+    /// Its port is here: what comes is passed on to that. Only [`Proxies::set_here`] changes it.
+    here: Option<Here>,
+    /// Goes before what is in the queue.
+    back: VecDeque<Back>,
+    /// It waits until this port, which a message gives away, has arrived.
+    waits_for: Option<PortKey>,
+    /// When it is tried again, if memory was short. Only [`Proxies::set_again`] changes it.
+    again: Option<Duration>,
+    /// The port that has left, whose entry it is; and that has a name here.
+    of: Option<PortKey>,
+    named: bool,
+    /// Not more of its queue go before what others send to the port's new home.
+    backlog: Option<usize>,
+    /// Messages that it has dropped because they cannot travel, as they were counted last.
+    behind: u64,
     /// Programs that wait until so many of them are in the port there.
     flushes: VecDeque<(u64, Answer)>,
 }
@@ -120,9 +150,15 @@ pub(super) struct Proxies {
     by_home: BTreeSet<(NodeId, u64)>,
     /// Those without senders, by since when.
     idle: BTreeSet<(Duration, u64)>,
+    /// Those for whose messages there was no memory, by when they are tried again.
+    again: BTreeSet<(Duration, u64)>,
+    /// Those that pass on to a port of this machine.
+    passing: BTreeSet<(PortKey, u64)>,
     /// Those whose next request is one too many, by home and domain.
     holding: BTreeSet<(NodeId, DomainKey, u64)>,
     last: u64,
+    /// Those that may send on again.
+    due: BTreeSet<u64>,
     /// Those at which programs wait.
     flushing: BTreeSet<u64>,
     /// Messages that were lost with each peer, or with ports of it.
@@ -139,11 +175,22 @@ impl Engine {
         flow: FlowKey,
         lent: &Lent,
     ) -> Option<SendRight> {
-        let same = self.proxies.of_port(domain, lent.port, lent.secret, flow);
+        // Its port may have moved since: then it leads to another node.
+        let is_now = |its: FlowKey| self.node.first_kept(its).is_some();
+        let foreign = (domain, lent.port, lent.secret);
+        let same = self.proxies.of_port(foreign, is_now);
         if let Some(id) = same {
             // What is over is closed already.
             let _ = self.node.close(flow);
             return self.port_of(id, |port| port.make_send());
+        }
+        // It may have come here.
+        let port = self.node.port_of(&lent.port, &lent.secret);
+        let here = port.and_then(|port| self.machine.lent.get(&port));
+        let here = here.filter(|here| here.domain == domain);
+        if let Some(right) = here.and_then(|here| here.known.right()) {
+            let _ = self.node.close(flow);
+            return Some(right);
         }
         let node = self.machine.name_of(flow.peer);
         let span = self.machine.spans.get_mut(&domain)?;
@@ -158,30 +205,13 @@ impl Engine {
         if unreachable.is_some_and(|peer| peer.is_unreachable) {
             port.set_unreachable(Instant::now());
         }
-        let id = self.proxies.last + 1;
         let known = KnownPort::of(&right);
-        let number = known.number();
-        let token = span.add(port, Thing::Proxy(id))?;
-        let proxy = Proxy {
-            domain,
-            name: name.to_owned(),
-            home: flow.peer,
-            flow: Some(flow),
-            borrow: None,
-            giver: None,
-            port: lent.port,
-            secret: lent.secret,
-            number,
-            synchronous: lent.synchronous,
-            place: Place::Waits(token),
-            held: None,
-            unused: false,
-            idle_since: None,
-            counted: false,
-            sent: 0,
-            flushes: VecDeque::new(),
-        };
-        self.proxies.insert(proxy);
+        let token = span.add(port, Thing::Proxy(self.proxies.last + 1))?;
+        let of = (lent.port, lent.secret, lent.synchronous);
+        let (name, place) = (name.to_owned(), Place::Waits(token));
+        let mut proxy = Proxy::new(domain, name, flow.peer, of, known.number(), place);
+        proxy.flow = Some(flow);
+        let id = self.proxies.insert(proxy);
         self.proxies.by_flow.insert(flow, id);
         let arrivals = &mut self.machine.arrivals;
         arrivals.has_proxy(domain, lent.port, lent.secret, known);
@@ -207,17 +237,28 @@ impl Engine {
 
     /// Takes what programs have sent to a proxy, and sends it on.
     pub(super) fn drain(&mut self, id: u64) {
+        let is_here = |proxy: &Proxy| proxy.here.is_some();
+        if self.proxies.all.get(&id).is_some_and(is_here) {
+            if self.pass_some_on(id, TURN) {
+                self.close_if_unused(id);
+            }
+            return;
+        }
         for _ in 0..TURN {
+            self.end_backlog(id);
             let Some(proxy) = self.proxies.all.get_mut(&id) else {
                 return;
             };
             let Some(flow) = proxy.flow else {
                 return self.park(id);
             };
+            if proxy.waits_for.is_some() {
+                return self.park(id);
+            }
             match self.node.takes(flow) {
                 Ok(()) => {}
-                Err(Unsent::Full | Unsent::Unreachable { .. }) => return self.park(id),
-                Err(_) => return self.close_proxy(id),
+                // If the flow is over, it is about to be told why, and whether another one takes its place.
+                Err(_) => return self.park(id),
             }
             if let Some((message, answer)) = proxy.held.take() {
                 self.proxies.holds_none(id);
@@ -226,7 +267,13 @@ impl Engine {
                 }
                 continue;
             }
-            match self.port_of(id, |port| port.take(Deadline::NOW)) {
+            if let Some(back) = proxy.back.pop_front() {
+                if !self.send_back(id, back) {
+                    return;
+                }
+                continue;
+            }
+            match self.take_off(id) {
                 Some(Ok(taken)) => {
                     if !self.send_on(id, taken) {
                         return;
@@ -236,6 +283,8 @@ impl Engine {
                 Some(Err(_)) | None => return self.close_proxy(id),
             }
         }
+        self.end_backlog(id);
+        self.go_on_with_back(id);
         self.close_if_unused(id);
     }
 
@@ -250,7 +299,11 @@ impl Engine {
         };
         let to = (flow.peer, flow.association);
         match taken {
-            Taken::Message(message) if !synchronous => {
+            // The second one by a right that was made while the port was here.
+            Taken::Message(message) | Taken::Once(message) if !synchronous => {
+                let Some((message, _)) = self.waits_for_arrival(id, message, None) else {
+                    return false;
+                };
                 let Some(message) = self.outgoing(to, domain, message) else {
                     return true;
                 };
@@ -273,6 +326,10 @@ impl Engine {
                 }
             }
             Taken::Request(message, answer) if synchronous => {
+                let waits = self.waits_for_arrival(id, message, Some(answer));
+                let Some((message, Some(answer))) = waits else {
+                    return false;
+                };
                 match self.outgoing(to, domain, message) {
                     Some(message) => return self.ask_on(id, message, answer),
                     None => answer.dropped(),
@@ -379,20 +436,38 @@ impl Engine {
         }
     }
 
-    /// Something may be sent on again.
+    /// Something may be sent on again: once all that the protocol has said is handled, because the port may
+    /// have moved since.
     pub(super) fn unpark(&mut self, id: u64) {
+        self.proxies.due.insert(id);
+    }
+
+    /// Sends on what may be sent on again; whether there was something.
+    pub(super) fn drain_due(&mut self) -> bool {
+        let due = std::mem::take(&mut self.proxies.due);
+        let any = !due.is_empty();
+        for id in due {
+            self.wait_for(id);
+            self.drain(id);
+        }
+        any
+    }
+
+    /// Waits for what comes to a proxy.
+    fn wait_for(&mut self, id: u64) {
         let Some(proxy) = self.proxies.all.get_mut(&id) else {
             return;
         };
-        let Place::Parked(port) = std::mem::replace(&mut proxy.place, Place::Nowhere) else {
-            return self.drain(id);
+        let place = std::mem::replace(&mut proxy.place, Place::Nowhere);
+        let Place::Parked(port) = place else {
+            proxy.place = place;
+            return;
         };
         let span = self.machine.spans.get_mut(&proxy.domain);
         match span.and_then(|span| span.add(*port, Thing::Proxy(id))) {
             Some(token) => proxy.place = Place::Waits(token),
-            None => return self.close_proxy(id),
+            None => self.close_proxy(id),
         }
-        self.drain(id);
     }
 
     pub(super) fn writable(&mut self, flow: FlowKey) {
@@ -432,160 +507,11 @@ impl Engine {
             let Some(proxy) = all.get_mut(id) else {
                 return false;
             };
-            if let Some(first) = proxy.flow.and_then(|flow| node.first_kept(flow)) {
-                proxy.have_arrived(first);
+            if let Some(number) = proxy.arrived(|flow| node.first_kept(flow)) {
+                proxy.have_arrived(number);
             }
             !proxy.flushes.is_empty()
         });
-    }
-
-    /// The association with a peer is over: all rights on its ports are dead. How many messages are
-    /// lost.
-    pub(super) fn given_up(&mut self, peer: NodeId, association: u64, flows: &[FlowEnd]) -> u64 {
-        let lost = |engine: &Self| engine.proxies.lost.get(&peer).copied().unwrap_or(0);
-        let before = lost(self);
-        let ends: BTreeMap<FlowKey, &FlowEnd> = flows.iter().map(|end| (end.flow, end)).collect();
-        for id in self.of_peer(peer) {
-            let Some(proxy) = self.proxies.all.get_mut(&id) else {
-                continue;
-            };
-            let Some(flow) = proxy.flow.filter(|flow| flow.association == association) else {
-                continue;
-            };
-            let end = ends.get(&flow);
-            proxy.have_arrived(end.map_or(0, |end| end.acknowledged));
-            let name = self.machine.name_of(peer);
-            let flushes = proxy.flushes.drain(..);
-            flushes.for_each(|(_, answer)| answer.node_lost(&name));
-            let queued = self.empty(id, |answer| answer.node_lost(&name));
-            self.lose(id, queued + end.map_or(0, |end| end.lost));
-            self.close_proxy(id);
-        }
-        lost(self) - before
-    }
-
-    /// A port of a peer is dead, and so many messages to it are lost.
-    pub(super) fn flow_is_dead(&mut self, flow: FlowKey, lost: u64) {
-        if let Some(id) = self.proxies.by_flow.get(&flow).copied() {
-            if let Some(proxy) = self.proxies.all.get_mut(&id) {
-                proxy.have_arrived(proxy.sent.saturating_sub(lost));
-            }
-            self.lose(id, lost);
-            self.close_proxy(id);
-        }
-    }
-
-    /// Drops what is in the queue of a proxy that takes messages: how many those were. Who waits for
-    /// them is told. What is sent meanwhile its close drops.
-    fn empty(&mut self, id: u64, tell: impl Fn(Answer)) -> u64 {
-        let proxy = self.proxies.all.get(&id);
-        if proxy.is_none_or(|proxy| proxy.synchronous) {
-            return 0;
-        }
-        let messages = self.port_of(id, |port| {
-            let all = (0..port.depth()).map_while(|_| port.take(Deadline::NOW).ok());
-            let counts = all.map(|taken| match taken {
-                Taken::Flush(answer) => {
-                    tell(answer);
-                    0
-                }
-                taken => u64::from(matches!(taken, Taken::Message(_))),
-            });
-            counts.sum()
-        });
-        messages.unwrap_or(0)
-    }
-
-    /// Counts what was sent to a proxy and is lost. Of requests their clients are told.
-    fn lose(&mut self, id: u64, messages: u64) {
-        let proxy = self.proxies.all.get(&id);
-        if let Some(proxy) = proxy.filter(|proxy| !proxy.synchronous && messages > 0) {
-            *self.proxies.lost.entry(proxy.home).or_default() += messages;
-        }
-    }
-
-    /// Closes the proxies of a domain that is spanned no more.
-    pub(super) fn close_proxies_of(&mut self, domain: DomainKey) {
-        let all = self.proxies.all.iter();
-        let its = all.filter(|(_, proxy)| proxy.domain == domain);
-        let its: Vec<u64> = its.map(|(id, _)| *id).collect();
-        its.into_iter().for_each(|id| self.close_proxy(id));
-    }
-
-    /// Closes a proxy: its rights are dead names, and what it has not sent on is dropped.
-    pub(super) fn close_proxy(&mut self, id: u64) {
-        let queued = self.empty(id, Answer::server_dead);
-        self.lose(id, queued);
-        let Some(mut proxy) = self.proxies.remove(id) else {
-            return;
-        };
-        let (domain, number) = (proxy.domain, proxy.number);
-        let arrivals = &mut self.machine.arrivals;
-        arrivals.has_none(domain, proxy.port, proxy.secret, number);
-        if let Some(giver) = proxy.giver {
-            arrivals.settled(giver);
-        }
-        let held = proxy.held.take();
-        if let Some((message, _)) = &held {
-            self.take_rights_back(&message.rights);
-        }
-        let held = held.map(|(_, answer)| answer);
-        let flushes = proxy.flushes.drain(..).map(|(_, answer)| answer);
-        flushes.chain(held).for_each(Answer::server_dead);
-        if let Place::Waits(token) = proxy.place
-            && let Some(span) = self.machine.spans.get_mut(&proxy.domain)
-        {
-            span.remove(token);
-        }
-        if let Some(borrow) = proxy.borrow {
-            self.proxies.by_borrow.remove(&borrow);
-            self.node.unborrow(borrow);
-        }
-        if let Some(flow) = proxy.flow {
-            self.proxies.by_flow.remove(&flow);
-            // If the association is over, so is the flow.
-            let _ = self.node.close(flow);
-        }
-    }
-
-    /// Closes the proxies that have been without senders for long enough.
-    pub(super) fn close_idle(&mut self) {
-        let now = self.machine.now;
-        let idle = self.proxies.idle.iter();
-        let due = idle.take_while(|(since, _)| *since + IDLE <= now);
-        let due: Vec<u64> = due.map(|(_, id)| *id).take(SWEEP).collect();
-        due.into_iter().for_each(|id| self.close_if_unused(id));
-    }
-
-    pub(super) fn close_if_unused(&mut self, id: u64) {
-        let Some(proxy) = self.proxies.all.get_mut(&id) else {
-            return;
-        };
-        if !proxy.unused || proxy.held.is_some() || proxy.flow.is_none() {
-            return self.proxies.set_idle(id, None);
-        }
-        let now = self.machine.now;
-        let is_late = proxy.idle_since.is_some_and(|since| since + IDLE <= now);
-        let closes = proxy.counted || is_late;
-        let left = self.port_of(id, |port| (port.senders(), port.depth()));
-        match left {
-            Some((0, 0)) if closes => self.close_proxy(id),
-            Some((0, 0)) => {
-                let proxy = self.proxies.all.get(&id);
-                let since = proxy.and_then(|proxy| proxy.idle_since);
-                self.proxies.set_idle(id, Some(since.unwrap_or(now)));
-            }
-            // More was sent before the last right went.
-            Some((0, _)) => self.proxies.set_idle(id, None),
-            // It was handed out again meanwhile.
-            _ => {
-                if let Some(proxy) = self.proxies.all.get_mut(&id) {
-                    proxy.unused = false;
-                }
-                self.proxies.set_idle(id, None);
-                self.port_of(id, |port| port.request_no_more_senders());
-            }
-        }
     }
 
     /// A request of a program here has ended.
@@ -596,6 +522,9 @@ impl Engine {
         let Asking { domain, what } = asking;
         let answer = match what {
             Waits::Answer(answer) | Waits::Once(answer) => answer,
+            Waits::Moves(port, right) => {
+                return self.right_moves(domain, port, right, request.peer, outcome);
+            }
             // The receiver's node has a loan, or wants none: the right is not kept any more. An honest
             // node says nothing more.
             Waits::Keep(_) => {

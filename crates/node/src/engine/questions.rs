@@ -50,7 +50,8 @@ struct Question {
     until: Duration,
     /// Peers that were asked in this round, and have not answered.
     asked: BTreeMap<FlowKey, NodeId>,
-    found: Vec<(NodeId, FlowKey, Lent)>,
+    /// Rights on the ports that were found: one may be dead by now.
+    found: Vec<(NodeId, SendRight)>,
     /// When the next round is.
     again: Duration,
     pause: Duration,
@@ -244,7 +245,15 @@ impl Engine {
         if let Some(peer) = question.asked.remove(&flow)
             && let Ok(lent) = lent
         {
-            question.found.push((peer, flow, lent));
+            // At once, because the port may move, and its proxy knows where it is.
+            let (domain, name) = (question.domain, question.query.name().to_owned());
+            let right = self.right_on(domain, &name, flow, &lent);
+            match (right, self.questions.all.get_mut(&id)) {
+                (Some(right), Some(question)) => question.found.push((peer, right)),
+                // The domain has no place for another port: it is asked again.
+                (None, _) => drop(self.node.close(flow)),
+                (Some(_), None) => {}
+            }
         }
         self.decide(id, false);
     }
@@ -266,18 +275,11 @@ impl Engine {
                 stays
             });
             if is_over {
-                question.found.retain(|(node, ..)| *node != peer);
+                question.found.retain(|(node, _)| *node != peer);
             }
             if question.asked.len() + question.found.len() != before {
                 self.decide(id, false);
             }
-        }
-    }
-
-    /// A port is gone that was found.
-    pub(super) fn is_void(&mut self, flow: FlowKey) {
-        for question in self.questions.all.values_mut() {
-            question.found.retain(|(_, found, _)| *found != flow);
         }
     }
 
@@ -289,26 +291,19 @@ impl Engine {
         if !question.asked.is_empty() && !is_over {
             return;
         }
-        let domain = question.domain;
-        let found = std::mem::take(&mut question.found);
-        let name = question.query.name().to_owned();
-        match &found[..] {
-            [] if !is_over => {}
-            [] => self.answer(id, Found::Nothing),
-            [(peer, flow, lent)] => match self.right_on(domain, &name, *flow, lent) {
-                Some(right) => {
-                    let node = self.machine.name_of(*peer);
-                    self.answer(id, Found::Port(right, node));
-                }
-                // The domain has no place for another port: it is asked again.
-                None => drop(self.node.close(*flow)),
-            },
-            several => {
-                let names = several.iter().map(|(peer, ..)| self.machine.name_of(*peer));
+        let mut found = std::mem::take(&mut question.found);
+        found.retain(|(_, right)| right.is_live());
+        match found.pop() {
+            None if !is_over => {}
+            None => self.answer(id, Found::Nothing),
+            Some((peer, right)) if found.is_empty() => {
+                let node = self.machine.name_of(peer);
+                self.answer(id, Found::Port(right, node));
+            }
+            Some((peer, _)) => {
+                let others = found.iter().map(|(peer, _)| *peer);
+                let names = others.chain([peer]).map(|peer| self.machine.name_of(peer));
                 let names = names.collect();
-                for (_, flow, _) in several {
-                    let _ = self.node.close(*flow);
-                }
                 self.answer(id, Found::Ambiguous(names));
             }
         }

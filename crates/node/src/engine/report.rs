@@ -125,6 +125,12 @@ pub struct RightsReport {
     pub senders_asked: u64,
     /// How often a peer has asked for senders.
     pub senders_told: u64,
+    /// Ports whose receive rights peers have taken since this node was started.
+    #[serde(default)]
+    pub ports_left: u64,
+    /// Ports whose receive rights have come from peers since then.
+    #[serde(default)]
+    pub ports_arrived: u64,
 }
 
 /// An engine.
@@ -168,13 +174,13 @@ impl Engine {
                 let Some(proxy) = self.proxies.all.get(&id) else {
                     continue;
                 };
-                let first = proxy.flow.and_then(|flow| self.node.first_kept(flow));
+                let arrived = proxy.arrived(|flow| self.node.first_kept(flow));
                 proxies.push(ProxyReport {
                     name: proxy.name.clone(),
                     node: self.machine.name_of(proxy.home),
                     sent: proxy.sent,
-                    depth,
-                    unacknowledged: proxy.sent.saturating_sub(first.unwrap_or(proxy.sent)),
+                    depth: depth + proxy.waiting_back(),
+                    unacknowledged: proxy.sent.saturating_sub(arrived.unwrap_or(proxy.sent)),
                     waits: proxy.is_parked(),
                 });
             }
@@ -237,23 +243,27 @@ impl Engine {
             borrowing: self.node.borrowing(),
             senders_asked: self.rights.asked,
             senders_told: self.rights.heard,
+            ports_left: self.rights.left,
+            ports_arrived: self.rights.arrived,
         }
     }
 
     /// Messages of programs here that are not in their ports yet, of nodes that can be reached.
     pub fn undelivered(&mut self) -> u64 {
         let all = self.proxies.all.iter();
-        let all = all.map(|(id, it)| (*id, it.home, it.flow, it.sent));
+        let all = all.map(|(id, it)| {
+            let arrived = it.arrived(|flow| self.node.first_kept(flow));
+            let unsaid = it.sent.saturating_sub(arrived.unwrap_or(it.sent));
+            (*id, it.home, unsaid + it.waiting_back() as u64)
+        });
         let all: Vec<_> = all.collect();
         let mut count = 0;
-        for (id, home, flow, sent) in all {
+        for (id, home, unsaid) in all {
             let peer = self.node.peer_view(home);
             if peer.is_none_or(|peer| peer.is_unreachable) {
                 continue;
             }
-            let first = flow.and_then(|flow| self.node.first_kept(flow));
-            let first = first.unwrap_or(sent);
-            count += sent.saturating_sub(first) + self.depth_of(id) as u64;
+            count += unsaid + self.depth_of(id) as u64;
         }
         count
     }

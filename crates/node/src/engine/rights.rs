@@ -11,7 +11,7 @@ use portolan::proxy::{Answer, Answered, KnownPort, LentNotice, ProxyPort, Spanne
 use portolan::{Deadline, Message, PendingReply, RequestError, Right, SendRight};
 use portolan_abi::node::{DeadReason, NodeId, PortId, ResolveFailure};
 use portolan_proto::node::{
-    self, BorrowKey, DomainKey, FlowKey, Gift, Given, PortKey, PortSettings, RequestKey,
+    self, BorrowKey, DomainKey, FlowKey, Gift, Given, PortKey, PortSettings, PortStay, RequestKey,
 };
 use portolan_sys::process::random;
 
@@ -34,6 +34,9 @@ pub(super) struct Rights {
     /// Ports here whose borrowers were asked, and flows of which peers have asked.
     pub(super) asked: u64,
     pub(super) heard: u64,
+    /// Ports that have left for peers, and that have come from them.
+    pub(super) left: u64,
+    pub(super) arrived: u64,
 }
 
 impl Engine {
@@ -72,6 +75,12 @@ impl Engine {
                 (gift, Waits::Keep(right))
             }
             Right::SendOnce(right) => (Gift::Once, Waits::Once(Answer::from(right))),
+            Right::Receive(port) => {
+                let key = self.known_port(domain, &port.make_send())?;
+                // What its receiver wants to know goes with it.
+                self.look_at_senders(key);
+                (Gift::Receive(key), Waits::Moves(key, port))
+            }
             _ => return None,
         };
         let given = self.node.give(to.0, to.1, domain, gift).ok()?;
@@ -98,7 +107,8 @@ impl Engine {
         let (port, is_new) = self.machine.know(domain, name, found);
         if is_new {
             let origin = self.node.settings().node;
-            let serial = port.0;
+            // A port may outlive this run of its origin: no later one gives the same id.
+            let serial = self.node.settings().incarnation << 32 | port.0;
             let settings = PortSettings {
                 id: PortId { origin, serial },
                 secret,
@@ -181,6 +191,7 @@ impl Engine {
                     self.node.borrow_too(borrow, &given);
                 }
                 Arrival::Once(domain, request, port) => self.holds_once(domain, request, *port),
+                Arrival::Receive(domain, given, known) => self.takes(domain, &given, known),
                 Arrival::Settled(request) => {
                     // If its giver is gone, so is what it has kept.
                     let _ = self.node.answer(request, node::Answer::Dropped);
@@ -219,10 +230,9 @@ impl Engine {
         }
         match flow {
             Ok(flow) => {
-                let node = self.machine.name_of(flow.peer);
-                self.proxies.lead_to(id, flow);
-                // What is no name is not told.
-                self.port_of(id, |port| drop(port.set_node(&node)));
+                let taken = self.node.next_number(flow).unwrap_or(0);
+                self.proxies.lead_to(id, flow, taken);
+                self.is_at(id, flow.peer);
                 self.unpark(id);
             }
             Err(_) => self.close_proxy(id),
@@ -311,7 +321,9 @@ impl Engine {
 
     /// A port is about to be lent: if it lives.
     pub(super) fn lends(&mut self, port: PortKey) -> Result<PortKey, ResolveFailure> {
-        match self.machine.wake(port) {
+        // Of one that has left its borrower is told where it is.
+        let has_left = self.node.stay(port) == Some(PortStay::Left);
+        match has_left || self.machine.wake(port) {
             true => Ok(port),
             false => Err(ResolveFailure::NoSuchPort),
         }
@@ -323,10 +335,11 @@ impl Engine {
         self.look_at_senders(port);
     }
 
-    fn is_gone(&mut self, port: PortKey) {
+    pub(super) fn is_gone(&mut self, port: PortKey) {
         let now = self.protocol_time();
         self.machine.take_back(port);
         self.node.remove_port(now, port, DeadReason::Closed);
+        self.close_passing_to(port);
     }
 
     /// A port had no borrower, and has one again: if its wish was told, it was to those of before.

@@ -46,6 +46,7 @@ impl Engine {
         self.drop_questions_of(key);
         self.record_no_more(key);
         self.close_proxies_of(key);
+        self.machine.leaving.retain(|_, port| port.domain != key);
         let lent = self.machine.lent.iter();
         let its = lent.filter(|(_, lent)| lent.domain == key);
         let its: Vec<PortKey> = its.map(|(key, _)| *key).collect();
@@ -70,7 +71,8 @@ impl Engine {
             if let Some(asking) = self.machine.asking.remove(&request) {
                 match asking.what {
                     Waits::Answer(answer) | Waits::Once(answer) => answer.server_dead(),
-                    Waits::Keep(_) => {}
+                    // A port that was on its way is closed.
+                    Waits::Keep(_) | Waits::Moves(..) => {}
                 }
             }
             self.node.abandon(now, request);

@@ -21,6 +21,8 @@ pub(super) enum Thing {
     Once(RequestKey),
     /// Room in a port that is lent.
     Room(PortKey),
+    /// Room in the port that a proxy passes on to.
+    Space(u64),
     /// What programs ask, and what has changed of ports that are lent.
     Programs,
 }
@@ -108,6 +110,11 @@ impl Span {
             }
         }
         (names.version, &names.all)
+    }
+
+    /// The port of this name that has left, if it may be let out.
+    pub(super) fn find_left(&self, name: &str) -> Option<SpannedPort> {
+        self.set.get(self.programs)?.find_left(name)
     }
 
     /// A port that stands for one of this name on a node.

@@ -17,6 +17,7 @@
 //! | `portolan_node_left_behind_total` | | messages that could not travel |
 //! | `portolan_node_rights_given_total` | | rights in messages to other nodes |
 //! | `portolan_node_rights_come_total` | | rights in messages of other nodes |
+//! | `portolan_node_ports_left_total`, `.._ports_arrived_total` | | ports whose receive rights other nodes have taken; those that have come from them |
 //! | `portolan_node_senders_asked_total` | | ports whose borrowers were asked for their senders |
 //! | `portolan_node_links_total`, `.._links_lost_total` | | associations that have begun, links that were lost |
 //! | `portolan_node_joined_total`, `.._refused_total` | | newcomers that were let in; newcomers, connections and peers that were refused |
@@ -196,6 +197,16 @@ fn record(status: &Status, counts: &Counts) {
             "portolan_node_rights_come_total",
             "rights in messages of other nodes",
             status.rights.come,
+        ),
+        (
+            "portolan_node_ports_left_total",
+            "ports whose receive rights other nodes have taken",
+            status.rights.ports_left,
+        ),
+        (
+            "portolan_node_ports_arrived_total",
+            "ports whose receive rights have come from other nodes",
+            status.rights.ports_arrived,
         ),
         (
             "portolan_node_senders_asked_total",

@@ -8,6 +8,7 @@ mod faults;
 mod hostile;
 mod machine;
 mod messages;
+mod moves;
 mod rights;
 mod room;
 mod scale;

@@ -12,13 +12,13 @@ use portolan_testkit::{Child, PATIENCE, obey, until};
 use crate::machine::{Machine, Network, Patience, Plan};
 use crate::messages::{ask, bind, is_numbered, numbered, send, serve, two};
 
-const SHORT: Patience = Patience {
+pub(crate) const SHORT: Patience = Patience {
     silent: Duration::from_secs(2),
     dead: Duration::from_secs(5),
 };
 
 /// Three machines, each linked with each: giver, receiver, home.
-fn three(patience: Patience) -> [Machine; 3] {
+pub(crate) fn three(patience: Patience) -> [Machine; 3] {
     let network = Network::tls();
     let machines = ["giver", "roof", "hall"].map(|name| {
         Machine::planned(
@@ -38,18 +38,18 @@ fn three(patience: Patience) -> [Machine; 3] {
 }
 
 /// A message with a right.
-fn with(header: &[u8], right: impl Into<Right>) -> Message {
+pub(crate) fn with(header: &[u8], right: impl Into<Right>) -> Message {
     let mut message = Message::new(header).unwrap();
     message.attach(right).unwrap();
     message
 }
 
-fn receive(port: &mut ReceiveRight) -> Message {
+pub(crate) fn receive(port: &mut ReceiveRight) -> Message {
     port.receive(Access::Later, PATIENCE).unwrap()
 }
 
 /// The send right in a message.
-fn right_in(mut message: Message) -> SendRight {
+pub(crate) fn right_in(mut message: Message) -> SendRight {
     match message.take_rights().pop() {
         Some(Right::Send(right)) => right,
         other => panic!("{other:?}"),
@@ -63,16 +63,16 @@ fn once_in(mut message: Message) -> SendOnceRight {
     }
 }
 
-fn notice(port: &mut ReceiveRight) -> Option<Notice> {
+pub(crate) fn notice(port: &mut ReceiveRight) -> Option<Notice> {
     port.receive(Access::Later, PATIENCE).unwrap().notice()
 }
 
-fn rights(machine: &Machine) -> RightsReport {
+pub(crate) fn rights(machine: &Machine) -> RightsReport {
     machine.report().rights
 }
 
 /// Nothing is kept or borrowed, and nobody was asked for senders.
-fn is_settled(machines: &[&Machine]) {
+pub(crate) fn is_settled(machines: &[&Machine]) {
     for machine in machines {
         until("nothing is kept", || {
             let it = rights(machine);
@@ -408,8 +408,9 @@ fn what_cannot_travel_is_refused_or_counted() {
     let (hall, roof) = two(&Network::tls());
     let mut upper = bind(&roof, "upper");
     let to_roof = hall.domain.connect("upper", PATIENCE).unwrap();
-    // A receive right does not move to another node yet.
-    let inbox = hall.domain.bind(PortOptions::unnamed()).unwrap();
+    // Its messages are ordered where they are put into its queue.
+    let options = PortOptions::unnamed().by_urgency();
+    let inbox = hall.domain.bind(options).unwrap();
     let refused = to_roof
         .send(with(b"inbox", inbox), WhenFull::Fail)
         .unwrap_err();
@@ -417,7 +418,7 @@ fn what_cannot_travel_is_refused_or_counted() {
         matches!(
             refused.why,
             SendError::StaysHere {
-                what: "a receive right"
+                what: "the receive right of a port by urgency"
             }
         ),
         "{refused:?}"

@@ -1,4 +1,4 @@
-//! The examples `remote_port`, `handoff` and `cluster_status` over nodes, each of them a process.
+//! The examples `remote_port`, `handoff`, `moving_server` and `cluster_status` over nodes, each of them a process.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
@@ -155,4 +155,22 @@ fn a_right_given_by_one_machine_to_another_leads_to_a_third_and_its_giver_may_go
         "{text}"
     );
     machines[0].kill();
+}
+
+#[test]
+fn a_server_moves_to_another_machine_while_programs_of_both_ask_it() {
+    let (mut hall, roof) = crate::linked();
+    let domains = [&hall, &roof].map(spans);
+    let second = runs("moving_server", &["second", &domains[1]]);
+    let first = runs("moving_server", &["first", &domains[0]]);
+    let clients = [0, 1].map(|at: usize| runs("moving_server", &["client", &domains[at]]));
+    for client in clients {
+        assert_eq!(says(client), "client: 500 tickets, in order: true\n");
+    }
+    assert_eq!(says(first), "first: gave 200 tickets, and the port away\n");
+    assert_eq!(says(second), "second: went on from 200, to 1000\n");
+    let rights = |machine: &Machine, what: &str| machine.status()["rights"][what].clone();
+    assert_eq!(rights(&hall, "ports_left"), 1);
+    assert_eq!(rights(&roof, "ports_arrived"), 1);
+    hall.kill();
 }

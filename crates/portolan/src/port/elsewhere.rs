@@ -11,7 +11,7 @@ use crate::Deadline;
 use crate::space::region::Attached;
 use portolan_abi::limits::MAX_NODE_NAME;
 use portolan_abi::name::is_name;
-use portolan_abi::port::PortStatus;
+use portolan_abi::port::{ANY_BYTES, PortStatus};
 use portolan_abi::slot::Kind;
 use portolan_shm::mark;
 use portolan_shm::queue::{Home, PortEntry, Proxied};
@@ -19,14 +19,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// Whether a message may go to another machine: structures mean this one's addresses, receive rights
-/// do not move to other nodes yet, and of segments only channels and shared extents travel.
+/// Whether a message may go to another machine: structures mean this one's addresses, some receive
+/// rights stay ([`ReceiveRight::stays_here`]), and of segments only channels and shared extents travel.
 pub(crate) fn may_travel(message: &Message) -> Result<(), SendError> {
     if message.structure {
         return Err(SendError::Structure);
     }
     let stays = message.rights().iter().find_map(|right| match right {
-        Right::Receive(_) => Some("a receive right"),
+        Right::Receive(port) => port.stays_here(),
         Right::Segment(segment) if segment.as_channel().is_err() => Some("a segment"),
         _ => None,
     });
@@ -126,6 +126,23 @@ impl ReceiveRight {
         // Relaxed: it never changes.
         let status = &self.at().queue().port.control.status;
         PortStatus::unpack(status.load(Ordering::Relaxed)).synchronous
+    }
+
+    /// What it is, if it cannot move to another machine: there the port has a queue of its own,
+    /// which is of the usual kind.
+    fn stays_here(&self) -> Option<&'static str> {
+        let control = &self.at().queue().port.control;
+        // Relaxed: they never change.
+        let status = PortStatus::unpack(control.status.load(Ordering::Relaxed));
+        if status.by_urgency {
+            Some("the receive right of a port by urgency")
+        } else if status.copied {
+            Some("the receive right of a port that gives copies")
+        } else if control.most.load(Ordering::Relaxed) != ANY_BYTES {
+            Some("the receive right of a port whose messages go to another domain")
+        } else {
+            None
+        }
     }
 
     /// Has it say so no more.

@@ -278,6 +278,34 @@ impl SendOnceRight {
         }
     }
 
+    /// Puts a request into a port of the domain, which whoever receives there answers by this right.
+    /// What was sent leaves `message` empty; what was not leaves it as it was.
+    ///
+    /// # Errors
+    ///
+    /// The right, and why.
+    pub(crate) fn pass(
+        mut self,
+        to: &SendRight,
+        message: &mut Message,
+    ) -> Result<(), Refused<Self, SendError>> {
+        let reply = RightWord {
+            kind: RightKind::SendOnce,
+            port: self.to.port,
+            tag: self.tag,
+        };
+        let posted = send::try_post(&to.to, &to.spot, Kind::Request, Some(reply.pack()), message);
+        match posted {
+            Ok(()) => {
+                // It was published: the receiver has it, or the slot.
+                self.given = true;
+                self.uncount();
+                Ok(())
+            }
+            Err(why) => Err(Refused::new(self, why)),
+        }
+    }
+
     /// Of whose port it is.
     pub(crate) fn member(&self) -> &Arc<Member> {
         &self.to.member

@@ -3,7 +3,7 @@
 
 use crate::SendOnceRight;
 use crate::port::{check_node, may_travel};
-use crate::{Access, Deadline, Message, PendingReply, Refused, RequestError, SendError};
+use crate::{Access, Deadline, Message, PendingReply, Refused, RequestError, SendError, SendRight};
 
 /// The right to answer a request whose server is elsewhere. Dropped, it tells the client that its
 /// request was dropped. If this process dies, the host tells the client that its server is dead.
@@ -42,6 +42,50 @@ impl Answer {
     /// [`Refused`] with the message, if the client is gone.
     pub fn reply(self, message: Message) -> Result<(), Refused<Message, SendError>> {
         self.0.send(message)
+    }
+
+    /// Puts the request into a port of this domain, whose server answers the client itself: the port's
+    /// home has come here.
+    ///
+    /// # Errors
+    ///
+    /// [`Refused`] with the message and the right to answer it.
+    ///
+    /// ```
+    /// use portolan::proxy::{ProxyPort, Taken};
+    /// use portolan::{Access, Deadline, Domain, Message, PortOptions, WhenFull};
+    /// let domain = Domain::private()?;
+    /// let port = domain.bind(PortOptions::unnamed().synchronous())?;
+    /// let mut proxy = ProxyPort::new(port, "hall").map_err(|refused| refused.why)?;
+    /// let mut pending = proxy.make_send().begin_request(Message::new(b"ping")?, WhenFull::Fail)?;
+    /// let Taken::Request(message, answer) = proxy.take(Deadline::NOW)? else {
+    ///     return Err("a request came".into());
+    /// };
+    /// let mut home = domain.bind(PortOptions::unnamed().synchronous())?;
+    /// answer.ask(&home.make_send(), message).map_err(|refused| refused.why)?;
+    /// let request = home.get_request(Access::Later, Deadline::NOW)?;
+    /// assert_eq!(request.message.header(), b"ping");
+    /// request.reply(Message::new(b"pong")?)?;
+    /// assert_eq!(pending.wait(Access::Later, Deadline::NOW)?.header(), b"pong");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn ask(
+        self,
+        to: &SendRight,
+        mut message: Message,
+    ) -> Result<(), Refused<(Message, Self), SendError>> {
+        match self.0.pass(to, &mut message) {
+            Ok(()) => Ok(()),
+            Err(refused) => {
+                let item = (message, Self(*refused.item));
+                Err(Refused::new(item, refused.why))
+            }
+        }
+    }
+
+    /// The send-once right that it is.
+    pub fn into_right(self) -> SendOnceRight {
+        self.0
     }
 
     /// Whether the client waits still: it has not died, and not given up.

@@ -1,10 +1,11 @@
 //! Ports that a node knows, and has no right on.
 
 use super::SpannedPort;
-use crate::SendRight;
 use crate::space::Member;
 use crate::space::region::Attached;
-use portolan_abi::port::PortName;
+use crate::{Message, ReceiveRight, Right, SendRight};
+use portolan_abi::port::{PortName, event};
+use portolan_shm::atomic::Ordering;
 use portolan_shm::lent::{Change, look};
 use std::sync::Arc;
 
@@ -33,6 +34,33 @@ impl KnownPort {
     /// The port that a right leads to.
     pub fn of(right: &SendRight) -> Self {
         Self(right.to.clone())
+    }
+
+    /// The port that is received at.
+    pub fn at(port: &ReceiveRight) -> Self {
+        Self(port.at().clone())
+    }
+
+    /// The ports whose receive rights are in a message.
+    ///
+    /// ```
+    /// use portolan::proxy::KnownPort;
+    /// use portolan::{Domain, Message, PortOptions};
+    /// let domain = Domain::private()?;
+    /// let port = domain.bind(PortOptions::unnamed())?;
+    /// let number = KnownPort::at(&port).number();
+    /// let mut message = Message::default();
+    /// message.attach(port.make_send()).map_err(|refused| refused.why)?;
+    /// message.attach(port).map_err(|refused| refused.why)?;
+    /// let numbers: Vec<_> = KnownPort::moved_by(&message).map(|it| it.number()).collect();
+    /// assert_eq!(numbers, [number]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn moved_by(message: &Message) -> impl Iterator<Item = Self> {
+        message.rights().iter().filter_map(|right| match right {
+            Right::Receive(port) => Some(Self::at(port)),
+            _ => None,
+        })
     }
 
     /// Its number in its domain: no other port there, of now or of later, has the same.
@@ -64,6 +92,15 @@ impl KnownPort {
 
     pub(super) fn is_of(&self, member: &Arc<Member>) -> bool {
         Arc::ptr_eq(&self.0.member, member)
+    }
+
+    /// Asks that on behalf of its receiver, who has asked it where the port was before.
+    pub fn request_no_more_senders(&self) {
+        if let Some(right) = self.right() {
+            // Of this very port, because a right on it is there. If it is the only one its drop tells.
+            let wanted = &right.to.queue().port.sleep.wanted;
+            wanted.fetch_or(event::NO_MORE_SENDERS, Ordering::SeqCst);
+        }
     }
 }
 

@@ -27,6 +27,8 @@
 //! | send it to the port there | [`SendRight::send`], [`SendOnceRight::send`] |
 //! | ask the port there, and learn what became of that, of any number in one wait set | [`asks_for`], [`SendRight::begin_request`], [`Answered::take`] |
 //! | answer the client here | [`Answer::give`] |
+//! | make a port whose receive right has moved away a proxy; find it by the name that it has kept | [`ProxyPort::new`], [`Span::find_left`] |
+//! | pass on what comes for a port that has moved here | [`SendRight::send`], [`Answer::ask`] |
 //! | tell a program that what it sent is in the port there ([`SendRight::flush`]) | [`Taken::Flush`] |
 //! | learn of room in full ports there | [`SendRight::room`] |
 //!
@@ -35,7 +37,8 @@
 //! epoll.
 //!
 //! A port may become a proxy when its receive right has moved to another node, and stop being one
-//! when that comes back. Its queue and all rights on it stay as they are.
+//! when that comes back. Its queue and all rights on it stay as they are. The node daemon has a port that
+//! comes back be another one, to which the proxy's messages are passed on (see `ARCHITECTURE.md`).
 //!
 //! ```
 //! use portolan::proxy::{ProxyPort, Taken};

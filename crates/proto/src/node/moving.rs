@@ -126,11 +126,32 @@ impl<P: Clone> Node<P> {
         let planted = self.planted;
         let entry = self.ports.entry(port);
         let entry = entry.or_insert_with(|| Port::new(settings, planted));
+        // It may have been here before, and in another domain.
+        entry.settings.domain = domain;
         entry.arrives(it.slots, given.request);
         self.by_id.insert(it.port, port);
         self.arriving.insert(given.request, port);
         self.forwarded.retain(|it| *it != port);
         Ok(port)
+    }
+
+    /// Borrows a port that has [left](Event::Left) once more, for programs here that have sent to it
+    /// while it was here: what they sent before is in its backlog, or in the port already.
+    /// [`Event::Borrowed`] tells. `None` of a port that has not left.
+    pub fn borrow_left(&mut self, now: Time, port: PortKey) -> Option<BorrowKey> {
+        let entry = self.ports.get(&port)?;
+        let Stay::Left(home, incarnation) = entry.stay else {
+            return None;
+        };
+        let settings = entry.settings;
+        let home = (home, incarnation);
+        let reference = to_port(settings.id, settings.secret, home, settings.synchronous);
+        self.last_borrow += 1;
+        let borrow = BorrowKey(self.last_borrow);
+        self.borrows
+            .insert(borrow, Borrow::new(reference, Vec::new(), now));
+        self.claim_one(borrow);
+        Some(borrow)
     }
 
     /// What was in the queue of a port when it [left](Event::Left) was all sent by this flow: others may

@@ -77,9 +77,14 @@ impl Port {
         }
     }
 
-    /// Slots that may be promised in all: a quarter of the queue is left to local senders.
+    /// Slots that may be promised in all: a quarter of the queue is left to local senders. A backlog may
+    /// have all of it: it has filled the queue at its old home perhaps, and until it is here nobody else's
+    /// messages are let in, and the port can go no further.
     pub(super) fn usable(&self) -> u32 {
-        self.free.saturating_sub(self.settings.slots / 4)
+        match self.stay {
+            Stay::Arriving(_) => self.free,
+            _ => self.free.saturating_sub(self.settings.slots / 4),
+        }
     }
 
     /// Slots that may be promised beside those that are.

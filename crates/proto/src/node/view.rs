@@ -4,10 +4,10 @@ use super::association::AssociationView;
 use super::clock::ClockOffset;
 use super::machine::{Node, Peer};
 use super::port::Port;
-use super::types::{ConnectionId, DomainKey, FlowKey, PortKey, PortStay};
+use super::types::{ConnectionId, DomainKey, FlowKey, PortKey, PortSettings, PortStay};
 use crate::Time;
 use core::time::Duration;
-use portolan_abi::node::{AssociationId, NodeId};
+use portolan_abi::node::{AssociationId, NodeId, PORT_SECRET, PortId};
 
 /// What is known of a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,6 +72,13 @@ impl<P: Clone> Node<P> {
         association.first_kept(flow.flow)
     }
 
+    /// The number of the next message that a flow takes.
+    pub fn next_number(&self, flow: FlowKey) -> Option<u64> {
+        let association = self.peers.get(&flow.peer)?.association.as_ref()?;
+        (association.serial == flow.association).then_some(())?;
+        association.next_taken(flow.flow)
+    }
+
     /// Bytes in flight to a peer, and how many may be.
     pub fn in_flight(&self, peer: NodeId) -> Option<(u64, u64)> {
         let window = &self.peers.get(&peer)?.association.as_ref()?.window;
@@ -105,6 +112,25 @@ impl<P: Clone> Node<P> {
     /// Whether a port is at this node; `None` of one that it does not know.
     pub fn stay(&self, port: PortKey) -> Option<PortStay> {
         self.ports.get(&port).map(Port::view)
+    }
+
+    /// The port of this name, shown its secret: one that is here, or that was.
+    pub fn port_of(&self, id: &PortId, secret: &[u8; PORT_SECRET]) -> Option<PortKey> {
+        let port = *self.by_id.get(id)?;
+        (self.ports.get(&port)?.settings.secret == *secret).then_some(port)
+    }
+
+    /// The properties of a port that is here, or that was.
+    pub fn port_settings(&self, port: PortKey) -> Option<&PortSettings> {
+        self.ports.get(&port).map(|entry| &entry.settings)
+    }
+
+    /// Whether the receiver of a port wants to know when no sender is left: it may have said so at an
+    /// earlier home.
+    pub fn wants_senders(&self, port: PortKey) -> bool {
+        self.ports
+            .get(&port)
+            .is_some_and(|entry| entry.wants_senders)
     }
 
     /// Bytes of a domain that are granted to announced transfers, and the limit.

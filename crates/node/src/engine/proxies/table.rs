@@ -7,16 +7,70 @@ use portolan::proxy::{KnownPort, ProxyPort};
 use portolan_abi::node::{NodeId, PORT_SECRET, PortId};
 use portolan_proto::node::{BorrowKey, DomainKey, FlowKey, Gift, Given};
 
-use super::{IDLE, Place, Proxies, Proxy};
+use super::passing::Here;
+use super::{Foreign, IDLE, Place, Proxies, Proxy};
 use crate::engine::arrivals::NAMELESS;
 
+impl Proxy {
+    /// One of a port with this id and secret, which takes requests or does not; it leads nowhere yet.
+    pub(super) fn new(
+        domain: DomainKey,
+        name: String,
+        home: NodeId,
+        (port, secret, synchronous): (PortId, [u8; PORT_SECRET], bool),
+        number: u64,
+        place: Place,
+    ) -> Self {
+        Self {
+            domain,
+            name,
+            home,
+            flow: None,
+            borrow: None,
+            giver: None,
+            port,
+            secret,
+            number,
+            synchronous,
+            place,
+            held: None,
+            unused: false,
+            idle_since: None,
+            counted: false,
+            sent: 0,
+            first: 0,
+            here: None,
+            back: VecDeque::new(),
+            waits_for: None,
+            again: None,
+            of: None,
+            named: false,
+            backlog: None,
+            behind: 0,
+            flushes: VecDeque::new(),
+        }
+    }
+}
+
 impl Proxies {
+    /// Has another one; its number.
+    pub(super) fn insert(&mut self, proxy: Proxy) -> u64 {
+        self.last += 1;
+        let id = self.last;
+        self.by_number.insert((proxy.domain, proxy.number), id);
+        self.by_port.insert((proxy.foreign(), id));
+        self.by_home.insert((proxy.home, id));
+        self.all.insert(id, proxy);
+        id
+    }
+
     /// What a right on this port of a domain is, if that is a proxy.
     pub(in crate::engine) fn gift(&self, domain: DomainKey, number: u64) -> Option<Gift> {
         let proxy = self.all.get(self.by_number.get(&(domain, number))?)?;
-        match (proxy.flow, proxy.borrow) {
-            (Some(flow), _) => Some(Gift::Flow(flow)),
-            (None, borrow) => borrow.map(Gift::Borrow),
+        match (&proxy.here, proxy.flow, proxy.borrow) {
+            (Some(here), ..) => Some(Gift::Port(here.port)),
+            (None, Some(flow), _) => Some(Gift::Flow(flow)),
+            (None, None, borrow) => borrow.map(Gift::Borrow),
         }
     }
 
@@ -35,65 +89,42 @@ impl Proxies {
     ) {
         let number = KnownPort::of(&port.make_send()).number();
         let reference = &given.reference;
-        let proxy = Proxy {
-            domain,
-            name: NAMELESS.to_owned(),
-            home: reference.home,
-            flow: None,
-            borrow: Some(borrow),
-            giver: Some(given.request.peer),
-            port: reference.port,
-            secret: reference.secret,
-            number,
-            synchronous: reference.synchronous,
-            place: Place::Parked(port),
-            held: None,
-            unused: false,
-            idle_since: None,
-            counted: false,
-            sent: 0,
-            flushes: VecDeque::new(),
-        };
-        self.insert(proxy);
-        self.by_borrow.insert(borrow, self.last);
-    }
-
-    /// Has a proxy more, which is the last then.
-    pub(super) fn insert(&mut self, proxy: Proxy) {
-        self.last += 1;
-        let id = self.last;
-        self.by_number.insert((proxy.domain, proxy.number), id);
-        self.by_port.insert((proxy.foreign(), id));
-        self.by_home.insert((proxy.home, id));
-        self.all.insert(id, proxy);
+        let of = (reference.port, reference.secret, reference.synchronous);
+        let (name, place) = (NAMELESS.to_owned(), Place::Parked(port));
+        let mut proxy = Proxy::new(domain, name, reference.home, of, number, place);
+        proxy.borrow = Some(borrow);
+        proxy.giver = Some(given.request.peer);
+        let id = self.insert(proxy);
+        self.by_borrow.insert(borrow, id);
     }
 
     /// Has one less; what it waits for the caller ends.
     pub(super) fn remove(&mut self, id: u64) -> Option<Proxy> {
         self.set_idle(id, None);
+        self.set_again(id, None);
+        self.set_here(id, None);
         self.holds_none(id);
         let proxy = self.all.remove(&id)?;
-        self.by_number.remove(&(proxy.domain, proxy.number));
+        // Those without a port have one number.
+        let number = (proxy.domain, proxy.number);
+        if self.by_number.get(&number) == Some(&id) {
+            self.by_number.remove(&number);
+        }
         self.by_port.remove(&(proxy.foreign(), id));
         self.by_home.remove(&(proxy.home, id));
         Some(proxy)
     }
 
-    /// The proxy of a port to which this flow leads, if it has one that is of this association, or of
-    /// none yet.
+    /// The proxy of a port, if it has one whose flow is of now, or that has none yet.
     pub(super) fn of_port(
         &self,
-        domain: DomainKey,
-        port: PortId,
-        secret: [u8; PORT_SECRET],
-        flow: FlowKey,
+        foreign: Foreign,
+        is_now: impl Fn(FlowKey) -> bool,
     ) -> Option<u64> {
-        let foreign = (domain, port, secret);
-        let is_now = |its: FlowKey| (its.peer, its.association) == (flow.peer, flow.association);
         let mut its = self.by_port.range((foreign, 0)..=(foreign, u64::MAX));
         let its = its.find(|(_, id)| {
             let proxy = self.all.get(id);
-            proxy.is_some_and(|proxy| proxy.flow.is_none_or(is_now))
+            proxy.is_some_and(|proxy| proxy.flow.is_none_or(&is_now))
         });
         its.map(|(_, id)| *id)
     }
@@ -107,6 +138,44 @@ impl Proxies {
             self.idle.remove(&(before, id));
         }
         self.idle.extend(since.map(|since| (since, id)));
+    }
+
+    /// A proxy is tried again then, or is not.
+    pub(super) fn set_again(&mut self, id: u64, at: Option<Duration>) {
+        let Some(proxy) = self.all.get_mut(&id) else {
+            return;
+        };
+        if let Some(before) = std::mem::replace(&mut proxy.again, at) {
+            self.again.remove(&(before, id));
+        }
+        self.again.extend(at.map(|at| (at, id)));
+    }
+
+    /// A proxy passes on to a port of this machine, or does not.
+    pub(super) fn set_here(&mut self, id: u64, here: Option<Here>) {
+        let Some(proxy) = self.all.get_mut(&id) else {
+            return;
+        };
+        self.passing.extend(here.as_ref().map(|it| (it.port, id)));
+        if let Some(before) = std::mem::replace(&mut proxy.here, here) {
+            let goes_on = proxy.here.as_ref().map(|it| it.port) == Some(before.port);
+            if !goes_on {
+                self.passing.remove(&(before.port, id));
+            }
+        }
+    }
+
+    /// A proxy's port has this home.
+    pub(super) fn set_home(&mut self, id: u64, home: NodeId) {
+        let Some(proxy) = self.all.get_mut(&id) else {
+            return;
+        };
+        let before = std::mem::replace(&mut proxy.home, home);
+        self.by_home.remove(&(before, id));
+        self.by_home.insert((home, id));
+        if self.holding.remove(&(before, proxy.domain, id)) {
+            self.holding.insert((home, proxy.domain, id));
+        }
     }
 
     /// A proxy has no request any more that is one too many.
@@ -128,10 +197,12 @@ impl Proxies {
         self.all.get_mut(&id)?.giver.take()
     }
 
-    /// There is a loan.
-    pub(in crate::engine) fn lead_to(&mut self, id: u64, flow: FlowKey) {
+    /// There is a loan, by a flow that has taken so many messages: those that it has sent to an earlier
+    /// home.
+    pub(in crate::engine) fn lead_to(&mut self, id: u64, flow: FlowKey, taken: u64) {
         if let Some(proxy) = self.all.get_mut(&id) {
             proxy.flow = Some(flow);
+            proxy.first = proxy.sent.saturating_sub(taken);
             self.by_flow.insert(flow, id);
         }
     }
@@ -145,6 +216,8 @@ impl Proxies {
 
     /// When a proxy has been without senders for long enough.
     pub(in crate::engine) fn wake_at(&self) -> Option<Duration> {
-        self.idle.first().map(|(since, _)| *since + IDLE)
+        let idle = self.idle.first().map(|(since, _)| *since + IDLE);
+        let again = self.again.first().map(|(at, _)| *at);
+        idle.into_iter().chain(again).min()
     }
 }

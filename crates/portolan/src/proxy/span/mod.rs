@@ -214,12 +214,37 @@ impl Span {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn find(&self, name: &str) -> Option<SpannedPort> {
+        let found = self.find_any(name)?;
+        (!found.right.status().proxied).then_some(found)
+    }
+
+    /// The same of a port whose home is elsewhere, and which has kept its name here: its receive right was
+    /// given to another node.
+    ///
+    /// ```
+    /// use portolan::proxy::{ProxyPort, Span};
+    /// use portolan::{Domain, PortOptions};
+    /// let domain = Domain::private()?;
+    /// let span = Span::begin(&domain, "hall")?;
+    /// let upper = domain.bind(PortOptions::named("upper").spanned())?;
+    /// assert!(span.find("upper").is_some() && span.find_left("upper").is_none());
+    /// let upper = ProxyPort::new(upper, "roof").map_err(|refused| refused.why)?;
+    /// assert!(span.find("upper").is_none() && span.find_left("upper").is_some());
+    /// # drop(upper);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn find_left(&self, name: &str) -> Option<SpannedPort> {
+        let found = self.find_any(name)?;
+        found.right.status().proxied.then_some(found)
+    }
+
+    fn find_any(&self, name: &str) -> Option<SpannedPort> {
         let right = look_for_port(self.member(), name)?;
         // Of this very port, because a right on it is there.
         let status = right.status();
         let is_out = status.spanned || self.ports.contains(name);
         // The node's own port has no name that another one can ask for.
-        let is_out = is_out && name != NODE_PORT && !status.proxied;
+        let is_out = is_out && name != NODE_PORT;
         let slots = right.to.queue().slots();
         is_out.then_some(SpannedPort {
             right,

@@ -409,6 +409,10 @@ impl<P: Clone> Association<P> {
         self.sending.get(&flow).map(|sending| sending.first)
     }
 
+    pub(super) fn next_taken(&self, flow: u32) -> Option<u64> {
+        self.sending.get(&flow).map(Sending::next)
+    }
+
     pub(super) fn promised_to(&self, flow: u32) -> Option<u64> {
         match self.receiving.get(&flow)? {
             Inward::Open(receiving) => Some(receiving.promised()),
