@@ -19,7 +19,7 @@ const FOUND: [&str; 7] = [
 ];
 
 /// What must have happened.
-const DONE: [&str; 9] = [
+const DONE: [&str; 11] = [
     "/kills",
     "/stops",
     "/cuts",
@@ -30,6 +30,8 @@ const DONE: [&str; 9] = [
     "/messages/1",
     "/requests/0",
     "/requests/1",
+    "/moves",
+    "/handoffs",
 ];
 
 /// What a run says, and what it has printed beside.

@@ -164,11 +164,17 @@ impl Coordinator {
     /// The time is over, and too little has happened.
     fn goes_on(&self) -> bool {
         let most = super::super::LONGER * self.plan.time;
-        !self.report.is_enough(&self.plan) && self.began.elapsed() < most
+        !self.is_enough() && self.began.elapsed() < most
+    }
+
+    /// Whether there was as much of everything as was asked for.
+    fn is_enough(&self) -> bool {
+        let gave = [Count::Moves, Count::Handoffs].map(|count| self.ledger.sum(count));
+        self.report.is_enough(&self.plan) && gave.iter().all(|count| *count >= self.plan.least)
     }
 
     fn finish(mut self) -> Report {
-        self.report.too_few = !self.report.is_enough(&self.plan);
+        self.report.too_few = !self.is_enough();
         let sum = |count| self.ledger.sum(count);
         let report = &mut self.report;
         report.seconds = self.began.elapsed().as_secs();
@@ -184,6 +190,8 @@ impl Coordinator {
         ]
         .into();
         report.unreachable = sum(Count::Unreachable);
+        report.moves = sum(Count::Moves);
+        report.handoffs = sum(Count::Handoffs);
         let marks = MARKS.iter().zip(&self.deaths);
         let died = marks.filter(|(_, deaths)| **deaths > 0);
         report.kills_by_mark = died.map(|(mark, deaths)| (*mark, *deaths)).collect();
@@ -205,12 +213,13 @@ impl Coordinator {
         }
         let r = &self.report;
         eprint!(
-            "\r{:>4} s of {}: {} kills, {} stops, {} cuts, {} audits, {} messages, {} findings  ",
+            "\r{:>4} s of {}: {} kills, {} stops, {} cuts, {} moves, {} audits, {} messages, {} findings  ",
             self.began.elapsed().as_secs(),
             self.plan.time.as_secs(),
             r.kills,
             r.stops,
             r.cuts,
+            self.ledger.sum(Count::Moves),
             r.audits,
             self.ledger.sum(Count::Received),
             r.findings.len(),

@@ -63,6 +63,9 @@ pub(crate) enum Count {
     NodeLost,
     /// Sends and requests that were handed back because the node was silent.
     Unreachable,
+    /// Ports that came with messages from other nodes, and rights on ports.
+    Moves,
+    Handoffs,
     /// Of this process, in a pause: rights whose node is silent, by what they say.
     Silent,
     /// Of this process: the round in which the target's port was full.
@@ -92,6 +95,8 @@ pub(crate) enum Kind {
     Requests,
     /// Messages as short as they can be, in a round.
     Short,
+    /// Messages to a port that goes from program to program.
+    Roams,
 }
 
 /// What a stream's row says.
@@ -237,7 +242,8 @@ impl Ledger {
     }
 
     /// A number has come to a process of the place `at`; what is wrong with that. Requests may be
-    /// missing, because a client that has stopped to wait may take its request back.
+    /// missing, because a client that has stopped to wait may take its request back; and messages to a port
+    /// that roams, because a node dies with what is in its ports, and the port may be elsewhere.
     pub(crate) fn received(&self, stream: u64, number: u64, at: usize) -> Result<(), String> {
         let Some(row) = self.stream(stream) else {
             return Err(format!("a message of stream {stream}, which there is not"));
@@ -249,10 +255,11 @@ impl Ledger {
             .swap(own, Ordering::SeqCst);
         self.row(stream, Entry::Received)
             .fetch_max(number, Ordering::SeqCst);
-        if row.to != at {
+        let roams = row.kind == Kind::Roams;
+        if row.to != at && !roams {
             return Err(format!("{said} to place {at}"));
         }
-        if receiver != 0 && receiver != own {
+        if receiver != 0 && receiver != own && !roams {
             return Err(format!("{said} to another process than what came before"));
         }
         if number > row.begun {
@@ -261,7 +268,7 @@ impl Ledger {
         if number <= row.received {
             return Err(format!("{said} again, or too late"));
         }
-        if number != row.received + 1 && row.kind != Kind::Requests {
+        if number != row.received + 1 && row.kind != Kind::Requests && !roams {
             return Err(format!("{said}, and what is before it is lost"));
         }
         Ok(())
@@ -284,7 +291,8 @@ impl Ledger {
             kind: match kind {
                 0 => Kind::Messages,
                 1 => Kind::Requests,
-                _ => Kind::Short,
+                2 => Kind::Short,
+                _ => Kind::Roams,
             },
             begun: word(Entry::Begun),
             sent: word(Entry::Sent),
@@ -327,6 +335,16 @@ mod tests {
         assert!(says(5, 2).unwrap().contains("to place 2"));
         assert_eq!(ledger.stream(stream).unwrap().received, 5);
         assert!(ledger.received(stream + 1, 1, 3).is_err());
+        let roams = ledger.begin(1, 1, Kind::Roams, now());
+        ledger.sending(roams, 9);
+        assert_eq!(ledger.received(roams, 2, 3), Ok(()));
+        assert_eq!(ledger.received(roams, 4, 2), Ok(()));
+        assert!(
+            ledger
+                .received(roams, 3, 2)
+                .unwrap_err()
+                .contains("too late")
+        );
         let asks = ledger.begin(1, 3, Kind::Requests, now());
         ledger.sending(asks, 9);
         assert_eq!(ledger.received(asks, 3, 3), Ok(()));

@@ -11,7 +11,7 @@
 //! | file | what it does |
 //! |---|---|
 //! | `coordinator` | spawns, and counts; `disturb`: kills, stops, cuts; `quiet`: all is healed, and audited; `rounds`: whether flows that wait are served in turn |
-//! | `daemon` | one node; `program`: one program, which sends, asks, receives and serves at random |
+//! | `daemon` | one node; `program`: one program, which sends, asks, receives and serves at random, and gives ports and rights on ports away (`roams`) |
 //! | `wires` | forwarders between nodes, which can be cut and held |
 //! | `ledger` | what was sent and what has come, by the programs' own count |
 //! | `content` | what stands in a message, so that a changed byte shows |
@@ -21,7 +21,7 @@
 //! - **T1** A message arrives at most once, at one process, whatever dies.
 //! - **T2** Of what one process sends by one right, no message arrives before an earlier one, and none
 //!   is missing in between, whatever dies.
-//! - **T3** What was sent arrives, if neither the receiving process nor either node died, nor one node
+//! - **T3** What was sent, but to a port that goes from program to program (`program/roams`), arrives, if neither the receiving process nor either node died, nor one node
 //!   gave the other one up; cuts and stops, and the death of its sender, lose nothing. A right dies
 //!   for the same reasons only.
 //! - **T4** A request runs at most once, and ends, with its answer or an error, when its deadline says.
@@ -67,7 +67,7 @@ pub(crate) struct Plan {
     pub(crate) sabotage: Option<String>,
     /// End with the first finding.
     pub(crate) until_found: bool,
-    /// Deaths, stops and cuts, each, that there must be.
+    /// Deaths, stops, cuts, moves and handoffs, each, that there must be.
     pub(crate) least: u64,
 }
 
@@ -104,6 +104,9 @@ pub(crate) struct Report {
     /// Requests that ran, and that were answered.
     pub(crate) requests: (u64, u64),
     pub(crate) requests_by_error: BTreeMap<&'static str, u64>,
+    /// Ports whose receive rights came from other nodes, and rights on ports that did.
+    pub(crate) moves: u64,
+    pub(crate) handoffs: u64,
     /// Sends that were handed back because a node was silent.
     pub(crate) unreachable: u64,
     pub(crate) lost: u64,
@@ -113,7 +116,7 @@ pub(crate) struct Report {
     pub(crate) left_over: u64,
     pub(crate) unfair: u64,
     pub(crate) crashes: u64,
-    /// There were fewer deaths, stops or cuts than were asked for.
+    /// There were fewer deaths, stops, cuts, moves or handoffs than were asked for.
     pub(crate) too_few: bool,
     /// The findings in words, the first of them.
     pub(crate) findings: Vec<String>,

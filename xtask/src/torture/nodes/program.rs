@@ -1,12 +1,16 @@
 //! One program of a run: a process that sends to programs of all nodes, and serves them, until it is
 //! killed.
 
+mod roams;
+
 use super::super::Doing;
 use super::super::board::{Board, Entry, Word, enlist};
 use super::super::random::Random;
 use super::content::{self, Size};
 use super::ledger::{Count, End, Kind, Ledger, Word as Head, now};
 use super::{Shape, inbox, narrow, service};
+use roams::Roams;
+
 use portolan::{
     Access, ConnectError, Deadline, Domain, LeaveError, PendingReply, PortOptions, ReceiveError,
     ReceiveRight, RequestError, RightState, SendError, SendRight, WhenFull,
@@ -73,6 +77,7 @@ struct Program {
     asked: Vec<Asked>,
     /// Its right on the target of a round.
     presses: Option<Sends>,
+    roams: Roams,
 }
 
 /// Runs a program.
@@ -136,6 +141,7 @@ impl Program {
             asks: Vec::new(),
             asked: Vec::new(),
             presses: None,
+            roams: Roams::default(),
         })
     }
 
@@ -176,7 +182,8 @@ impl Program {
 
     fn leave(mut self) -> ExitCode {
         self.doing(Doing::Leaving);
-        for sends in self.sends.drain(..).chain(self.asks.drain(..)) {
+        let kept = self.sends.drain(..).chain(self.asks.drain(..));
+        for sends in kept.chain(self.roams.sends.drain(..)) {
             self.ledger.end(sends.stream, End::Dropped);
         }
         let Self {
@@ -186,9 +193,10 @@ impl Program {
             narrow,
             asked,
             presses,
+            roams,
             ..
         } = self;
-        drop((inbox, service, narrow, asked, presses));
+        drop((inbox, service, narrow, asked, presses, roams));
         match domain.leave() {
             // The host may be stopped for longer than it is waited for.
             Ok(()) | Err(LeaveError::Unanswered { .. }) => ExitCode::SUCCESS,
@@ -207,11 +215,14 @@ impl Program {
     fn operate(&mut self) {
         match self.random.below(100) {
             0..6 => self.connect(),
-            6..36 => self.send(),
+            6..28 => self.send(),
+            28..32 => self.give(),
+            32..36 => self.send_after(),
             36..50 => self.ask(),
             50..60 => self.hear_answers(),
             60..61 => self.let_go(),
-            61..82 => _ = self.receive(),
+            61..76 => _ = self.receive(),
+            76..82 => _ = self.receive_roaming(),
             _ => _ = self.serve(),
         }
     }
@@ -448,7 +459,7 @@ impl Program {
                 _ => Deadline::NOW,
             };
             match self.inbox.receive(Access::Later, deadline) {
-                Ok(message) => self.came(&message),
+                Ok(mut message) => self.came(&mut message),
                 Err(ReceiveError::TimedOut) => return taken > 0,
                 Err(why) => {
                     self.found(super::LOST, &format!("nothing can be received: {why}"));
@@ -459,7 +470,7 @@ impl Program {
         true
     }
 
-    fn came(&mut self, message: &portolan::Message) {
+    fn came(&mut self, message: &mut portolan::Message) {
         let Some((stream, number)) = content::name(message) else {
             return self.found(super::CORRUPT, "a message without a name has come");
         };
@@ -471,7 +482,7 @@ impl Program {
         }
         let size = match row.kind {
             Kind::Short => Size::Least,
-            Kind::Messages | Kind::Requests => Size::Any,
+            Kind::Messages | Kind::Requests | Kind::Roams => Size::Any,
         };
         if let Err(why) = content::check(message, (stream, number), false, size) {
             self.found(super::CORRUPT, &why);
@@ -483,6 +494,7 @@ impl Program {
         }
         self.ledger.add(self.at, Count::Received, 1);
         self.ledger.add(self.at, Count::Bytes, message.len() as u64);
+        self.take_rights(message, row.from);
     }
 
     /// Answers some of the requests that have come.
@@ -535,7 +547,7 @@ impl Program {
         }
         self.hear_answers();
         let mut silent = 0;
-        for kept in [&mut self.sends, &mut self.asks] {
+        for kept in [&mut self.sends, &mut self.asks, &mut self.roams.sends] {
             kept.retain(|sends| {
                 let state = sends.right.state();
                 silent += u64::from(state == RightState::Unreachable);
@@ -549,8 +561,9 @@ impl Program {
         says.store(silent, Ordering::SeqCst);
         let mut any = self.receive();
         any |= self.serve();
-        while let Ok(message) = self.narrow.receive(Access::Later, Deadline::NOW) {
-            self.came(&message);
+        any |= self.rest_roaming();
+        while let Ok(mut message) = self.narrow.receive(Access::Later, Deadline::NOW) {
+            self.came(&mut message);
             any = true;
         }
         self.doing(Doing::Pausing);
@@ -565,8 +578,8 @@ impl Program {
         if target == self.at {
             self.doing(Doing::Receiving);
             let deadline = Deadline::after(REST);
-            if let Ok(message) = self.narrow.receive(Access::Later, deadline) {
-                self.came(&message);
+            if let Ok(mut message) = self.narrow.receive(Access::Later, deadline) {
+                self.came(&mut message);
             }
             std::thread::sleep(REST);
             return;
