@@ -77,8 +77,11 @@ impl Engine {
             Right::SendOnce(right) => (Gift::Once, Waits::Once(Answer::from(right))),
             Right::Receive(port) => {
                 let key = self.known_port(domain, &port.make_send())?;
-                // What its receiver wants to know goes with it.
+                // What its receiver wants to know goes with it, also if no flow leads to it yet.
                 self.look_at_senders(key);
+                if self.machine.is_counted(key) {
+                    self.node.want_senders(key);
+                }
                 (Gift::Receive(key), Waits::Moves(key, port))
             }
             _ => return None,
