@@ -227,6 +227,8 @@ impl Table {
 
 #[cfg(test)]
 mod tests {
+    use std::slice::from_ref;
+
     use super::*;
 
     fn member(id: u8, incarnation: u64, address: &str) -> Member {
@@ -300,19 +302,19 @@ mod tests {
         let (first, second) = (member(1, 7, "a:1"), member(1, 8, "b:1"));
         assert!(table.hear(&member_key(&first), true));
         assert!(table.hear(&member_key(&second), true));
-        assert_eq!(table.news().unwrap().members, [second.clone()]);
+        assert_eq!(table.news().unwrap().members, from_ref(&second));
         assert!(table.news().is_none(), "nothing has changed");
         // The old start's end comes later.
         assert!(table.hear(&member_key(&first), false));
         assert!(!table.hear(&member_key(&first), false));
-        assert_eq!(table.news().unwrap().members, [second.clone()]);
+        assert_eq!(table.news().unwrap().members, from_ref(&second));
         let moved = member(1, 8, "c:1");
         assert!(table.hear(&member_key(&moved), true));
         assert!(
             !table.hear(&member_key(&second), false),
             "said of the old address"
         );
-        assert_eq!(table.news().unwrap().members, [moved.clone()]);
+        assert_eq!(table.news().unwrap().members, from_ref(&moved));
         for key in name_keys(&own(&[("cameras", "upper")])) {
             assert!(table.hear(&key, true) && !table.hear(&key, true));
             let holders = table.news().unwrap().holders.unwrap();

@@ -11,7 +11,7 @@
 use std::fmt;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -310,10 +310,7 @@ impl Post {
 
     /// A connection of another node's directory.
     pub fn connection(&self) -> Option<(NodeId, Box<dyn Connection>)> {
-        match self.takes.try_recv() {
-            Ok(connection) => Some(connection),
-            Err(TryRecvError::Empty | TryRecvError::Disconnected) => None,
-        }
+        self.takes.try_recv().ok()
     }
 
     /// Says what it knows now.
