@@ -83,7 +83,7 @@ impl Engine {
                 let key = self.known_port(domain, &port.make_send())?;
                 // What its receiver wants to know goes with it.
                 self.look_at_senders(key);
-                (Gift::Receive(key), Waits::Moves(key, port))
+                (Gift::Receive(key), Waits::Moves(key, Box::new(port)))
             }
             _ => return None,
         };
