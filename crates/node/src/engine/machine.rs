@@ -69,7 +69,7 @@ pub(super) enum Waits {
     /// For the one message of a send-once right that a peer was given.
     Once(Answer),
     /// For the peer to take the right to receive at a port of this machine.
-    Moves(PortKey, ReceiveRight),
+    Moves(PortKey, Box<ReceiveRight>),
     /// For the peer to have a loan of what it was given: until then the right is kept.
     Keep(#[allow(dead_code, reason = "it is kept, and dropped")] SendRight),
 }

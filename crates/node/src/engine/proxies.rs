@@ -523,7 +523,7 @@ impl Engine {
         let answer = match what {
             Waits::Answer(answer) | Waits::Once(answer) => answer,
             Waits::Moves(port, right) => {
-                return self.right_moves(domain, port, right, request.peer, outcome);
+                return self.right_moves(domain, port, *right, request.peer, outcome);
             }
             // The receiver's node has a loan, or wants none: the right is not kept any more. An honest
             // node says nothing more.

@@ -82,7 +82,7 @@ impl Engine {
                 if self.machine.is_counted(key) {
                     self.node.want_senders(key);
                 }
-                (Gift::Receive(key), Waits::Moves(key, port))
+                (Gift::Receive(key), Waits::Moves(key, Box::new(port)))
             }
             _ => return None,
         };

@@ -387,7 +387,7 @@ impl Engine {
             Some(match asking.what {
                 Waits::Keep(right) => right.into(),
                 Waits::Once(answer) | Waits::Answer(answer) => answer.into_right().into(),
-                Waits::Moves(_, port) => port.into(),
+                Waits::Moves(_, port) => (*port).into(),
             })
         });
         let rights: Vec<Right> = rights.collect();
