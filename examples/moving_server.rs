@@ -49,12 +49,12 @@ fn all() -> Outcome {
 
 /// Counts for all who ask, until it has counted so far: the state is the number.
 fn serve(
-    tickets: &mut ReceiveRight,
+    numbers: &mut ReceiveRight,
     mut number: u32,
     last: u32,
 ) -> Result<u32, Box<dyn std::error::Error>> {
     while number < last {
-        let request = tickets.get_request(Access::Later, soon())?;
+        let request = numbers.get_request(Access::Later, soon())?;
         number += 1;
         request.reply(Message::new(&number.to_le_bytes())?)?;
     }
@@ -63,16 +63,16 @@ fn serve(
 
 /// Serves for a while, then sends its port away.
 fn first(domain: &Domain) -> Outcome {
-    let options = PortOptions::named("tickets").synchronous().spanned();
-    let mut tickets = domain.bind(options)?;
+    let options = PortOptions::named("numbers").synchronous().spanned();
+    let mut numbers = domain.bind(options)?;
     let second = domain.connect("second", soon())?;
-    let number = serve(&mut tickets, 0, FIRST)?;
+    let number = serve(&mut numbers, 0, FIRST)?;
     let mut message = Message::new(&number.to_le_bytes())?;
-    message.attach(tickets).map_err(|refused| refused.why)?;
+    message.attach(numbers).map_err(|refused| refused.why)?;
     second
         .send(message, soon())
         .map_err(|refused| refused.why)?;
-    println!("first: gave {number} tickets, and the port away");
+    println!("first: gave {number} numbers, and the port away");
     Ok(())
 }
 
@@ -81,26 +81,26 @@ fn second(domain: &Domain) -> Outcome {
     let options = PortOptions::named("second").spanned();
     let mut inbox = domain.bind(options)?;
     let mut message = inbox.receive(Access::Later, soon())?;
-    let Some(Right::Receive(mut tickets)) = message.take_rights().pop() else {
+    let Some(Right::Receive(mut numbers)) = message.take_rights().pop() else {
         return Err("a message without a port".into());
     };
     let number = u32::from_le_bytes(message.header().try_into()?);
-    let last = serve(&mut tickets, number, 2 * EACH)?;
+    let last = serve(&mut numbers, number, 2 * EACH)?;
     println!("second: went on from {number}, to {last}");
     Ok(())
 }
 
-/// Asks for tickets, one after another.
+/// Asks for numbers, one after another.
 fn client(domain: &Domain) -> Outcome {
-    let tickets = domain.connect("tickets", soon())?;
+    let numbers = domain.connect("numbers", soon())?;
     let (mut last, mut in_order) = (0, true);
     for _ in 0..EACH {
-        let answer = tickets.request_reply(Message::default(), Access::Later, soon())?;
+        let answer = numbers.request_reply(Message::default(), Access::Later, soon())?;
         let number = u32::from_le_bytes(answer.header().try_into()?);
         in_order &= number > last;
         last = number;
     }
-    println!("client: {EACH} tickets, in order: {in_order}");
+    println!("client: {EACH} numbers, in order: {in_order}");
     Ok(())
 }
 

@@ -367,10 +367,10 @@ fn moving_server() {
     says(
         "moving_server",
         &[
-            "first: gave 200 tickets, and the port away",
+            "first: gave 200 numbers, and the port away",
             "second: went on from 200, to 1000",
-            "client: 500 tickets, in order: true",
-            "client: 500 tickets, in order: true",
+            "client: 500 numbers, in order: true",
+            "client: 500 numbers, in order: true",
         ],
     );
 }

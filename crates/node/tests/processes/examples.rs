@@ -165,9 +165,9 @@ fn a_server_moves_to_another_machine_while_programs_of_both_ask_it() {
     let first = runs("moving_server", &["first", &domains[0]]);
     let clients = [0, 1].map(|at: usize| runs("moving_server", &["client", &domains[at]]));
     for client in clients {
-        assert_eq!(says(client), "client: 500 tickets, in order: true\n");
+        assert_eq!(says(client), "client: 500 numbers, in order: true\n");
     }
-    assert_eq!(says(first), "first: gave 200 tickets, and the port away\n");
+    assert_eq!(says(first), "first: gave 200 numbers, and the port away\n");
     assert_eq!(says(second), "second: went on from 200, to 1000\n");
     let rights = |machine: &Machine, what: &str| machine.status()["rights"][what].clone();
     assert_eq!(rights(&hall, "ports_left"), 1);

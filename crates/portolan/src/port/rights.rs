@@ -273,7 +273,7 @@ impl SendOnceRight {
         }
     }
 
-    /// Puts a request into a port of the domain, which whoever receives there answers by this right.
+    /// Puts a request into a port of the domain, whose receiver answers it by this right.
     /// What was sent leaves `message` empty; what was not leaves it as it was.
     ///
     /// # Errors
