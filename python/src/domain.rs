@@ -384,6 +384,7 @@ impl Domain {
 
     /// What `portolan.reconnecting.Subscriber` is made of.
     #[pyo3(signature = (topic, dtype = None, *, history = 1, publishers = 8, subscribers = 32, copied = None))]
+    #[allow(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn _reconnecting_subscriber(
         &self,
         py: Python<'_>,
