@@ -124,6 +124,13 @@ fn a_message_by_the_c_abi_takes_few_instructions_more_than_by_rust() {
     if portolan_testkit::role::<1>().is_some() {
         return counted();
     }
+    if cfg!(debug_assertions) {
+        // Stepping through code that is not optimised takes minutes, and says nothing.
+        println!(
+            "counted in optimised builds alone: cargo test --release -p portolan-capi --test instructions"
+        );
+        return;
+    }
     let spawn = |command: &mut Command| {
         let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped());
         piped.spawn().unwrap()
@@ -144,9 +151,8 @@ fn a_message_by_the_c_abi_takes_few_instructions_more_than_by_rust() {
         let (rust, c) = (sum(&in_rust), sum(&in_c));
         let ratio = c as f64 / rust as f64;
         println!("{what}: {c} instructions by C, {rust} by Rust: {ratio:.3}");
-        // Where the build is not optimised there is nothing to be said.
         assert!(
-            cfg!(debug_assertions) || ratio <= most,
+            ratio <= most,
             "{what}: {c} instructions by C, {rust} by Rust: {ratio:.3}, and {most} at the most"
         );
     }
