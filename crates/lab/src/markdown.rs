@@ -16,7 +16,7 @@ pub(crate) fn verdicts(report: &Report) -> String {
         report.build.features(),
         report.build.compiler
     );
-    for said in [report.tally(), report.unfinished(), report.pace()]
+    for said in [report.summary(), report.unfinished(), report.pace()]
         .into_iter()
         .flatten()
     {

@@ -210,7 +210,7 @@ impl Report {
     }
 
     /// How many verdicts there are, on how many of the claims, and how many of each answer.
-    pub(crate) fn tally(&self) -> Option<String> {
+    pub(crate) fn summary(&self) -> Option<String> {
         let outcomes = self.records.iter().filter_map(Record::outcome);
         let verdicts: Vec<&Verdict> = outcomes.flat_map(|outcome| &outcome.verdicts).collect();
         let claims: BTreeSet<&str> = verdicts.iter().map(|verdict| verdict.id.as_str()).collect();
@@ -630,22 +630,22 @@ mod tests {
     fn a_run_says_how_many_of_each_answer_it_has() {
         let mut report = finding(&[("pages", 0.5, STEADY, None), ("tables", 2.0, STEADY, None)]);
         report.settle();
-        let tally = report.tally().unwrap();
+        let summary = report.summary().unwrap();
         let all = claims::table::ALL.len();
         // Two experiments that differ on one claim, and a fit beside each.
         assert!(
-            tally.starts_with(&format!("4 verdicts on 2 of {all} claims")),
-            "{tally}"
+            summary.starts_with(&format!("4 verdicts on 2 of {all} claims")),
+            "{summary}"
         );
-        assert!(tally.ends_with(": cannot tell 2, fit 2."), "{tally}");
+        assert!(summary.ends_with(": cannot tell 2, fit 2."), "{summary}");
         let page = crate::page::render(&report, None);
         let text = crate::text::report(&report, None);
         let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
         let markdown = crate::markdown::verdicts(&report);
         for shown in [page, text, markdown] {
-            assert!(shown.contains(&tally), "{shown}");
+            assert!(shown.contains(&summary), "{shown}");
         }
-        assert_eq!(Report::example().tally(), None);
+        assert_eq!(Report::example().summary(), None);
     }
 
     #[test]

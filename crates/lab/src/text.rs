@@ -50,7 +50,7 @@ pub(crate) fn report(report: &Report, earlier: Option<&Report>) -> String {
     if let Some(earlier) = earlier {
         text += &wrapped(&format!("beside {}", earlier.origin()));
     }
-    for said in [report.tally(), report.unfinished(), report.pace()]
+    for said in [report.summary(), report.unfinished(), report.pace()]
         .into_iter()
         .flatten()
     {

@@ -156,10 +156,10 @@ fn summary(report: &Report) -> String {
             }
         }
     }
-    let tally = report.tally();
-    let tally = tally.map_or_else(String::new, |tally| element("p", &tally));
+    let summary = report.summary();
+    let summary = summary.map_or_else(String::new, |summary| element("p", &summary));
     format!(
-        "{tally}<div class=\"scroll\"><table class=\"summary\">\n<thead><tr><th>experiment</th>\
+        "{summary}<div class=\"scroll\"><table class=\"summary\">\n<thead><tr><th>experiment</th>\
          <th>claim</th><th>here</th></tr></thead>\n<tbody>\n{rows}</tbody>\n</table></div>\n"
     )
 }
