@@ -470,7 +470,7 @@ pub fn rotate(state: &State, end: End, now: Moment) -> Result<Vec<Vec<u8>>> {
         stated.push(new.state(Stated::Forget(node), now)?);
     }
     if end == End::Now {
-        // Those of before, too: they are believed for a while after a rotation, and whoever has a copy
+        // Those of before, too: they are believed for a while after a rotation, and a node that has a copy
         // of one could let nodes in.
         for key in statements.believed_line(old.key()?, now) {
             stated.push(new.state(Stated::Retire(key), now)?);

@@ -139,6 +139,9 @@ fn heard(came: &[u8], act: &mut impl FnMut(Ask) -> String) -> Heard {
     }
 }
 
+/// Between two attempts to ask.
+const AGAIN: Duration = Duration::from_millis(10);
+
 /// Asks the node that runs with this state directory; its answer, in JSON.
 ///
 /// # Errors
@@ -150,21 +153,28 @@ pub fn ask(state: &State, ask: Ask) -> Result<String> {
         path: state.path().to_owned(),
     };
     let failed = || NodeError::file("cannot ask at", &path);
-    let mut socket = match UnixStream::connect(&path) {
-        Ok(socket) => socket,
-        Err(error)
-            if [ErrorKind::NotFound, ErrorKind::ConnectionRefused].contains(&error.kind()) =>
-        {
-            return Err(not_running());
-        }
-        Err(error) => return Err(failed()(error)),
-    };
-    socket.set_read_timeout(Some(WITHIN)).map_err(failed())?;
     let request = serde_json::to_string(&Request { ask }).map_err(|e| failed()(e.into()))?;
     let end = Instant::now() + WITHIN;
-    socket
-        .write_all(format!("{request}\n").as_bytes())
-        .map_err(failed())?;
+    let socket = loop {
+        let mut socket = match UnixStream::connect(&path) {
+            Ok(socket) => socket,
+            Err(error)
+                if [ErrorKind::NotFound, ErrorKind::ConnectionRefused].contains(&error.kind()) =>
+            {
+                return Err(not_running());
+            }
+            Err(error) => return Err(failed()(error)),
+        };
+        socket.set_read_timeout(Some(WITHIN)).map_err(failed())?;
+        match socket.write_all(format!("{request}\n").as_bytes()) {
+            Ok(()) => break socket,
+            // A node that hands over to another process closes what has asked nothing yet: that one is asked.
+            Err(error) if error.kind() == ErrorKind::BrokenPipe && Instant::now() < end => {
+                std::thread::sleep(AGAIN);
+            }
+            Err(error) => return Err(failed()(error)),
+        }
+    };
     let mut answer = String::new();
     match socket.take(LONGEST_ANSWER).read_to_string(&mut answer) {
         Ok(0) => Err(not_running()),

@@ -240,7 +240,7 @@ fn grow(member: &Member, size: Size) -> Option<(u32, u32)> {
         if over == 0 {
             break;
         }
-        // Memory that is not enough stays where it is: whoever takes it next would have to have it
+        // Memory that is not enough stays where it is: the next taker would have to have it
         // zeroed, and a caller without memory asks again and again.
         let enough = over <= free as u64 && release_one(member);
         if !enough && (member.relief.empty_spare)(member) == 0 {
