@@ -87,9 +87,8 @@ impl Lane for Stream<'_> {
 
 /// The same system calls as between nodes, and nothing else.
 pub(super) struct Bare {
-    /// Dropped first: it ends when its client hangs up.
-    server: Server,
     stream: TcpStream,
+    server: Server,
     memory: Extent,
     _domain: Domain,
     lot: u64,

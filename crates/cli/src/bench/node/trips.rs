@@ -48,9 +48,8 @@ const PING_PONG: &str = "ping-pong of 64 B";
 
 /// A ping-pong over TCP.
 pub(super) struct Ping {
-    /// Dropped first: a server whose client hangs up ends, which is taken for a failure.
-    _server: Server,
     stream: TcpStream,
+    _server: Server,
 }
 
 impl Ping {
