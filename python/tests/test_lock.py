@@ -2,6 +2,8 @@
 
 import contextlib
 import gc
+import itertools
+import os
 import sys
 import threading
 import time
@@ -26,17 +28,37 @@ def no_switches():
         sys.setswitchinterval(before)
 
 
+@contextlib.contextmanager
+def one_processor(processor):
+    """This thread, and those that it starts, run on one processor: who is woken there takes it from who woke it.
+
+    On two, a call of some microseconds has ended before the other processor is awake.
+    """
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {processor})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
 def lets_go(call, attempts=50):
     """Whether another thread, which waits for the lock before, runs before `call` has ended.
 
     One that does not let go has no chance; one that does may go on before the other thread has looked.
     """
-    for _ in range(attempts):
+    processors = itertools.cycle(sorted(os.sched_getaffinity(0)))
+    return any(ran_in(call, next(processors)) for _ in range(attempts))
+
+
+def ran_in(call, processor):
+    """Whether another thread ran while `call` did, in one attempt."""
+    with one_processor(processor):
         ran = []
         gate = threading.Lock()
         gate.acquire()
 
-        def wait(gate=gate, ran=ran):
+        def wait():
             with gate:
                 ran.append(True)
 
@@ -52,9 +74,7 @@ def lets_go(call, attempts=50):
             call()
             held = not ran
         thread.join()
-        if not held:
-            return True
-    return False
+        return not held
 
 
 def test_what_keeps_the_lock_is_told_from_what_does_not():
