@@ -2,7 +2,7 @@
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
-use std::net::ToSocketAddrs as _;
+use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs as _, UdpSocket};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -167,6 +167,12 @@ fn reachable(state: &State, config: &Config) -> Result<String> {
     }
     let machine = rustix::system::uname();
     let name = machine.nodename().to_string_lossy().into_owned();
+    if let Some(address) = outward(&name, listens.port()) {
+        tell(&format!(
+            "{name:?} is found at this machine alone, so others are told {address}; if they cannot reach that, say --address HOST:PORT"
+        ));
+        return Ok(address.to_string());
+    }
     match is_node_name(&name) {
         true => {
             tell(&format!(
@@ -176,6 +182,20 @@ fn reachable(state: &State, config: &Config) -> Result<String> {
         }
         false => Err(unknown()),
     }
+}
+
+/// Where this machine's packets to other networks come from, if its name leads nowhere but back here, as
+/// it does where `/etc/hosts` gives it 127.0.1.1.
+fn outward(name: &str, port: u16) -> Option<SocketAddr> {
+    let mut found = (name, port).to_socket_addrs().ok()?;
+    if !found.all(|address| address.ip().is_loopback()) {
+        return None;
+    }
+    // Sends nothing: the kernel looks for a route. The address is one that no machine has (RFC 5737).
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
+    socket.connect((Ipv4Addr::new(203, 0, 113, 1), 9)).ok()?;
+    let from = socket.local_addr().ok()?.ip();
+    (!from.is_loopback() && !from.is_unspecified()).then(|| SocketAddr::new(from, port))
 }
 
 fn join(state: &State, args: &JoinArgs, clock: Arc<dyn Clock>) -> Result<()> {

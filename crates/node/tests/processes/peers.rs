@@ -110,6 +110,43 @@ fn a_name_is_looked_up_anew_at_each_attempt() {
     until("both are linked again", || are_linked(&hall, &roof));
 }
 
+#[test]
+fn an_invitation_names_an_address_where_the_machines_name_leads_back_to_itself() {
+    let hall = Machine::new("hall");
+    hall.succeeds(&["init", "--name", "hall", "--listen", "0.0.0.0:7411"]);
+    let hosts = hall.state.join("hosts");
+    // A machine of its own, with one network and a way out of it; as the names of hosts stand in `/etc/hosts`.
+    let script = r#"
+        mount --bind "$HOSTS" /etc/hosts && hostname pavilion && ip link set lo up &&
+        ip link add way type veth peer name other && ip link set way up && ip link set other up &&
+        ip address add 198.51.100.7/24 dev way && ip route add default via 198.51.100.1 || exit 77
+        exec "$NODE" invite
+    "#;
+    for (leads_to, address) in [
+        ("127.0.1.1", "198.51.100.7:7411/"),
+        ("198.51.100.9", "pavilion:7411/"),
+    ] {
+        std::fs::write(&hosts, format!("{leads_to} pavilion\n")).unwrap();
+        let mut command = std::process::Command::new("unshare");
+        command.args(["--map-root-user", "--user", "--mount", "--net", "--uts"]);
+        let command = command.args(["sh", "-c", script]).env("HOSTS", &hosts);
+        let command = command.env("PORTOLAN_NODE_STATE", &hall.state);
+        let command = command.env("NODE", env!("CARGO_BIN_EXE_portolan-node"));
+        let Ok(output) = command.output() else {
+            println!("skipped: there is no unshare here");
+            return;
+        };
+        if matches!(output.status.code(), Some(1 | 77)) {
+            println!("skipped: this system lets nobody make such namespaces");
+            return;
+        }
+        let said = String::from_utf8_lossy(&output.stdout);
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(said.starts_with(address), "{said}{told}");
+        assert!(told.contains("--address"), "{told}");
+    }
+}
+
 fn can_mount() -> bool {
     let words = ["--map-root-user", "--user", "--mount", "true"];
     let tried = std::process::Command::new("unshare").args(words).status();
