@@ -49,6 +49,12 @@ impl Lent {
     pub(super) fn is_awake(&self) -> bool {
         self.right.is_some()
     }
+
+    /// Whether there is no room for what flows bring.
+    pub(super) fn is_full(&self) -> bool {
+        let right = self.right.as_ref();
+        right.is_some_and(|right| right.room().free() == 0)
+    }
 }
 
 /// How soon after memory was short a port's flows are called again: at first, and at the latest.
@@ -247,6 +253,19 @@ impl Machine {
             span.take_back(&lent.known);
         }
         Some(lent)
+    }
+
+    /// A port has another entry of its domain from now on, with a queue of so many slots.
+    pub(super) fn has_entry(&mut self, key: PortKey, known: KnownPort, slots: usize) {
+        let Some(before) = self.take_back(key) else {
+            return;
+        };
+        let slots = u32::try_from(slots).unwrap_or(u32::MAX);
+        let mut lent = Lent::new(before.domain, &before.name, known, slots);
+        (lent.wants_senders, lent.delivered) = (before.wants_senders, before.delivered);
+        self.keep(key, lent);
+        self.wake(key);
+        self.looked_at.insert(key);
     }
 
     /// Ports to which flows lead.

@@ -392,6 +392,7 @@ impl Engine {
         self.go_on_asking();
         self.try_again();
         self.close_idle();
+        self.make_room_for_backlogs();
         self.machine.count_slots(&mut self.node);
         self.goes_on = true;
         for _ in 0..ROUNDS {

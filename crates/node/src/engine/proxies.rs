@@ -15,10 +15,12 @@
 //! | `ends` | they are closed: unused, or with their ports |
 //! | `moves` | their ports move, and ports of this machine become proxies |
 //! | `passing` | ports that have come here, to which their proxies pass on; messages that go once more |
+//! | `arriving` | messages that give a port away wait until its backlog is in it, and it has room for that |
 //!
 //! A proxy without senders is closed after a while, so that a right that comes and goes costs no
 //! records; at once, if the port's home wants to know ([`Engine::senders_wanted`]).
 
+mod arriving;
 mod ends;
 mod moves;
 mod passing;
@@ -102,7 +104,7 @@ pub(super) struct Proxy {
     here: Option<Here>,
     /// Goes before what is in the queue.
     back: VecDeque<Back>,
-    /// It waits until this port, which a message gives away, has arrived.
+    /// It waits until this port has arrived. Only [`Proxies::set_waits_for`] changes it.
     waits_for: Option<PortKey>,
     /// When it is tried again, if memory was short. Only [`Proxies::set_again`] changes it.
     again: Option<Duration>,
@@ -154,6 +156,8 @@ pub(super) struct Proxies {
     again: BTreeSet<(Duration, u64)>,
     /// Those that pass on to a port of this machine.
     passing: BTreeSet<(PortKey, u64)>,
+    /// Those that wait until a port has arrived.
+    awaiting: BTreeSet<(PortKey, u64)>,
     /// Those whose next request is one too many, by home and domain.
     holding: BTreeSet<(NodeId, DomainKey, u64)>,
     last: u64,
@@ -239,6 +243,9 @@ impl Engine {
     pub(super) fn drain(&mut self, id: u64) {
         let is_here = |proxy: &Proxy| proxy.here.is_some();
         if self.proxies.all.get(&id).is_some_and(is_here) {
+            if self.waits_for_port(id) {
+                return self.park(id);
+            }
             if self.pass_some_on(id, TURN) {
                 self.close_if_unused(id);
             }
@@ -252,7 +259,7 @@ impl Engine {
             let Some(flow) = proxy.flow else {
                 return self.park(id);
             };
-            if proxy.waits_for.is_some() {
+            if self.waits_for_port(id) {
                 return self.park(id);
             }
             match self.node.takes(flow) {
@@ -260,6 +267,9 @@ impl Engine {
                 // If the flow is over, it is about to be told why, and whether another one takes its place.
                 Err(_) => return self.park(id),
             }
+            let Some(proxy) = self.proxies.all.get_mut(&id) else {
+                return;
+            };
             if let Some((message, answer)) = proxy.held.take() {
                 self.proxies.holds_none(id);
                 if !self.ask_on(id, message, answer) {

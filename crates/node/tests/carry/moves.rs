@@ -299,6 +299,47 @@ fn a_port_that_is_given_on_at_once_waits_for_what_was_queued() {
 }
 
 #[test]
+fn a_port_that_is_given_on_full_makes_room_for_what_was_queued() {
+    let [attic, roof, hall] = three(Patience::default());
+    let port = hall.domain.bind(PortOptions::unnamed().queue(7)).unwrap();
+    let right = port.make_send();
+    let mut ways = Ways::new(&[&hall, &roof, &attic]);
+    let mut audit = Audit::default();
+    // What is queued takes a while: each needs a transfer of its own.
+    for number in 0..7 {
+        send(&right, numbered(&hall.domain, number, &[4 << 20]));
+    }
+    let port = ways.moves(port, 0, 1);
+    // Meanwhile a program there fills the port, and gives it on, so nobody can receive at it.
+    let there = port.make_send();
+    let mut sent = 0;
+    let next = |sent: u32| numbered(&roof.domain, SENDER + sent, lengths(SENDER + sent));
+    while there.send(next(sent), WhenFull::Fail).is_ok() {
+        sent += 1;
+    }
+    let mut port = ways.moves(port, 1, 2);
+    // Who has a right on it goes on behind that.
+    let more = sent..sent + 50;
+    let all = 7 + more.end;
+    std::thread::scope(|scope| {
+        scope.spawn(|| send_some(&roof.domain, &there, 1, more));
+        let mut next = 0;
+        for _ in 0..all {
+            let message = receive(&mut port);
+            if message.len() == 4 << 20 {
+                is_numbered(&message, next, &[4 << 20]);
+                next += 1;
+            } else {
+                audit.takes(&message);
+            }
+        }
+    });
+    drop((port, right, there, ways));
+    is_settled(&[&hall, &roof, &attic]);
+    [&hall, &roof, &attic].into_iter().for_each(is_empty);
+}
+
+#[test]
 fn requests_are_answered_wherever_their_port_goes() {
     let [attic, roof, hall] = three(Patience::default());
     let mut port = serve(&hall, "server");

@@ -12,12 +12,12 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use portolan::proxy::{Answer, KnownPort, Taken};
+use portolan::proxy::{Answer, Taken};
 use portolan::{
     Domain, Message, Notice, ReceiveError, Refused, Right, Room, SendError, SendRight, Token,
     WhenFull,
 };
-use portolan_proto::node::{self, DomainKey, FlowKey, PortKey, PortStay, Returned};
+use portolan_proto::node::{self, DomainKey, FlowKey, PortKey, Returned};
 
 use super::super::Engine;
 use super::super::machine::{Machine, Waits};
@@ -26,7 +26,7 @@ use super::super::spans::Thing;
 use super::Proxy;
 
 /// How soon it is tried again when there was no memory.
-const AGAIN: Duration = Duration::from_millis(10);
+pub(super) const AGAIN: Duration = Duration::from_millis(10);
 
 /// Where a proxy's messages go whose port is of this machine.
 #[derive(Debug)]
@@ -168,44 +168,6 @@ impl Engine {
             .collect();
         for id in due {
             self.proxies.set_again(id, None);
-            self.unpark(id);
-        }
-    }
-
-    /// Has a message that gives a port away, whose messages have not all arrived, wait for them; else it is
-    /// returned.
-    pub(super) fn waits_for_arrival(
-        &mut self,
-        id: u64,
-        message: Message,
-        answer: Option<Answer>,
-    ) -> Option<(Message, Option<Answer>)> {
-        if KnownPort::moved_by(&message).next().is_none() {
-            return Some((message, answer));
-        }
-        let domain = self.proxies.all.get(&id)?.domain;
-        let mut ports = self.machine.moved_by(domain, &message).into_iter();
-        let is_arriving = |port: &PortKey| self.node.stay(*port) == Some(PortStay::Arriving);
-        let Some(port) = ports.find(is_arriving) else {
-            return Some((message, answer));
-        };
-        if let Some(proxy) = self.proxies.all.get_mut(&id) {
-            proxy.back.push_front(Back::Whole(message, answer));
-            proxy.waits_for = Some(port);
-        }
-        self.park(id);
-        None
-    }
-
-    /// A port has arrived that messages wait for.
-    pub(in crate::engine) fn has_arrived(&mut self, port: PortKey) {
-        let all = self.proxies.all.iter();
-        let its = all.filter(|(_, proxy)| proxy.waits_for == Some(port));
-        let its: Vec<u64> = its.map(|(id, _)| *id).collect();
-        for id in its {
-            if let Some(proxy) = self.proxies.all.get_mut(&id) {
-                proxy.waits_for = None;
-            }
             self.unpark(id);
         }
     }

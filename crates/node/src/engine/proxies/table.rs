@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use portolan::proxy::{KnownPort, ProxyPort};
 use portolan_abi::node::{NodeId, PORT_SECRET, PortId};
-use portolan_proto::node::{BorrowKey, DomainKey, FlowKey, Gift, Given};
+use portolan_proto::node::{BorrowKey, DomainKey, FlowKey, Gift, Given, PortKey};
 
 use super::passing::Here;
 use super::{Foreign, IDLE, Place, Proxies, Proxy};
@@ -103,6 +103,7 @@ impl Proxies {
         self.set_idle(id, None);
         self.set_again(id, None);
         self.set_here(id, None);
+        self.set_waits_for(id, None);
         self.holds_none(id);
         let proxy = self.all.remove(&id)?;
         // Those without a port have one number.
@@ -163,6 +164,17 @@ impl Proxies {
                 self.passing.remove(&(before.port, id));
             }
         }
+    }
+
+    /// A proxy waits until a port has arrived, or does not.
+    pub(super) fn set_waits_for(&mut self, id: u64, port: Option<PortKey>) {
+        let Some(proxy) = self.all.get_mut(&id) else {
+            return;
+        };
+        if let Some(before) = std::mem::replace(&mut proxy.waits_for, port) {
+            self.awaiting.remove(&(before, id));
+        }
+        self.awaiting.extend(port.map(|port| (port, id)));
     }
 
     /// A proxy's port has this home.

@@ -98,6 +98,11 @@ impl Coordinator {
                 break;
             }
             if Instant::now() > end {
+                // Where what is missing lies, if it is not lost.
+                let left = self.left_over()?;
+                for (_, what) in left.iter().filter(|it| !lacks.contains(it)) {
+                    self.write(&format!("besides: {what}"));
+                }
                 for (kind, what) in lacks {
                     self.found(kind, &format!("{what} (audit {pause})"));
                     self.seen.insert(what);
