@@ -48,7 +48,8 @@ fn short() -> Vec<Step> {
 }
 
 /// The simulation of nodes, of a size that no short step has.
-const LONG_SIMULATION: &str = "cargo test -p portolan-sim --test simulation -- --ignored";
+const LONG_SIMULATION: &str =
+    "cargo test -p portolan-sim --test simulation --test moves -- --ignored";
 
 /// Minutes each.
 fn long() -> Vec<Step> {

@@ -6,12 +6,12 @@ use portolan_abi::codec::DecodeError;
 use portolan_abi::connect::OfferName;
 use portolan_abi::limits::{MAX_EXTENTS, MAX_HEADER, MAX_RIGHTS};
 use portolan_abi::node::{
-    ANSWERS, Announce, Asks, AssociationId, Backlog, Bye, ByeReason, Claim, Dead, DeadReason,
-    FragmentHead, FragmentKind, Hello, HelloBody, INLINE, Lent, MAX_FRAGMENT, MAX_KNOWN,
-    MAX_MEMBERS, MAX_RECORD, Member, MessageBody, MessageRecord, MoveRight, Moved, NamesAnswer,
-    NamesQuestion, NodeEntry, NodeId, NodeName, Ping, PortId, Record, RecordFlags, RecordHead,
-    RecordKind, Reference, ReferenceKind, Resolve, ResolveFailure, Says, Sent, SpanAnswer,
-    SpanOutcome, SpanRequest, Versions,
+    ANSWERS, Announce, Asked, Asks, AssociationId, Backlog, Bye, ByeReason, Claim, Dead,
+    DeadReason, FragmentHead, FragmentKind, Hello, HelloBody, INLINE, Lent, Located, MAX_ASKED,
+    MAX_FRAGMENT, MAX_KNOWN, MAX_MEMBERS, MAX_RECORD, Member, MessageBody, MessageRecord,
+    MoveRight, Moved, NamesAnswer, NamesQuestion, NodeEntry, NodeId, NodeName, Ping, PortId,
+    Record, RecordFlags, RecordHead, RecordKind, Reference, ReferenceKind, Resolve, ResolveFailure,
+    Says, Sent, SpanAnswer, SpanOutcome, SpanRequest, Versions,
 };
 use portolan_abi::slot::Kind;
 
@@ -76,6 +76,7 @@ fn lent() -> Lent {
             serial: 7,
         },
         secret: [0x5e; 16],
+        key: [0x6b; 16],
         synchronous: true,
     }
 }
@@ -90,6 +91,22 @@ fn reference() -> Reference {
         kind: ReferenceKind::Send,
         synchronous: true,
         slots: 0,
+    }
+}
+
+fn asked() -> Asked {
+    Asked {
+        port: [0xa5; 16],
+        proof: [1; 16],
+    }
+}
+
+fn located() -> Located {
+    Located {
+        port: asked().port,
+        home: NodeId([0xbb; 16]),
+        incarnation: 3,
+        proof: [2; 16],
     }
 }
 
@@ -192,7 +209,8 @@ fn examples() -> Vec<(Record<'static>, &'static str)> {
                 lent: Ok(lent()),
             },
             "01000000 01000000 aaaaaaaa aaaaaaaa aaaaaaaa aaaaaaaa 07000000 00000000 \
-             5e5e5e5e 5e5e5e5e 5e5e5e5e 5e5e5e5e 01000000 00000000",
+             5e5e5e5e 5e5e5e5e 5e5e5e5e 5e5e5e5e 6b6b6b6b 6b6b6b6b 6b6b6b6b 6b6b6b6b \
+             01000000 00000000",
         ),
         (
             Record::Resolved {
@@ -253,6 +271,23 @@ fn examples() -> Vec<(Record<'static>, &'static str)> {
             }),
             "01000000 00000000 09000000 00000000 bbbbbbbb bbbbbbbb bbbbbbbb bbbbbbbb \
              03000000 00000000",
+        ),
+        (
+            Record::WhereIs {
+                number: 5,
+                asked: vec![asked()],
+            },
+            "05000000 00000000 01000000 00000000 a5a5a5a5 a5a5a5a5 a5a5a5a5 a5a5a5a5 \
+             01010101 01010101 01010101 01010101",
+        ),
+        (
+            Record::IsAt {
+                number: 5,
+                located: vec![located()],
+            },
+            "05000000 00000000 01000000 00000000 a5a5a5a5 a5a5a5a5 a5a5a5a5 a5a5a5a5 \
+             bbbbbbbb bbbbbbbb bbbbbbbb bbbbbbbb 03000000 00000000 02020202 02020202 \
+             02020202 02020202",
         ),
     ]
 }
@@ -321,7 +356,6 @@ fn each_truncation_and_each_garbled_byte_is_refused_or_is_another_whole_record()
 #[test]
 fn unknown_records_are_skipped_if_they_are_optional() {
     let reserved = [
-        RecordKind::WhereIs,
         RecordKind::Import,
         RecordKind::Imported,
         RecordKind::Revoke,
@@ -402,6 +436,21 @@ fn what_is_over_its_limit_is_refused() {
     };
     assert!(Record::decode(&Record::Answer(empty).with(SENT)).is_ok());
     assert!(Record::decode(&Record::Answer(message(Kind::Dropped)).with(SENT)).is_err());
+    // What is too much for one question, or one answer, is left out; a count that says more is refused.
+    let many = Record::WhereIs {
+        number: 1,
+        asked: vec![asked(); MAX_ASKED + 1],
+    };
+    let mut bytes = many.with(SENT);
+    let (_, read) = Record::decode(&bytes).unwrap();
+    assert!(matches!(read, Some(Record::WhereIs { asked, .. }) if asked.len() == MAX_ASKED));
+    bytes[RecordHead::BYTES + 9] += 1;
+    assert!(Record::decode(&bytes).is_err());
+    let many = Record::IsAt {
+        number: 1,
+        located: vec![located(); MAX_ASKED],
+    };
+    assert!(Record::decode(&many.with(SENT)).is_ok());
     let mut crowd = hello();
     crowd.known = vec![NodeId([1; 16]); MAX_KNOWN + 1];
     let bytes = Record::Hello(crowd).with(SENT);

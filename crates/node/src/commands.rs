@@ -451,6 +451,12 @@ fn status(state: &State, args: &StatusArgs) -> Result<()> {
             rights.ports_left, rights.ports_arrived
         );
     }
+    if rights.ports_sought > 0 {
+        text += &format!(
+            "\nports sought {} whose nodes were given up, and may have passed them on\n",
+            rights.ports_sought
+        );
+    }
     if status.left_behind > 0 {
         text += &format!(
             "\nleft behind  {} messages that could not travel\n",

@@ -55,7 +55,7 @@ impl Pair {
                     origin: IDS[HALL],
                     serial: port.0,
                 },
-                secret: [5; 16],
+                key: [5; 16],
                 domain: DOMAIN,
                 synchronous,
                 slots: 64,

@@ -54,7 +54,7 @@ impl Pair {
                 origin: IDS[HALL],
                 serial: PORT.0,
             },
-            secret: [5; 16],
+            key: [5; 16],
             domain: DOMAIN,
             synchronous: false,
             slots: SLOTS,

@@ -66,7 +66,7 @@ fn node_of(at: usize, settings: Settings) -> Node<u64> {
                 origin: id(at),
                 serial: port,
             },
-            secret: [5; 16],
+            key: [5; 16],
             domain: DOMAIN,
             synchronous,
             slots: 8,

@@ -57,7 +57,7 @@ impl Three {
                         origin: id(index),
                         serial: port.0,
                     },
-                    secret: [u8::try_from(0x50 + index).unwrap(); 16],
+                    key: [u8::try_from(0x50 + index).unwrap(); 16],
                     domain: DOMAIN,
                     synchronous: port == PORTS[1],
                     slots: 8,

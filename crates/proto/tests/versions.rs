@@ -131,7 +131,7 @@ impl End {
                     origin: id,
                     serial: port,
                 },
-                secret: [5; 16],
+                key: [5; 16],
                 domain: DOMAIN,
                 synchronous,
                 slots: 8,

@@ -5,10 +5,10 @@ use crate::oracle::Finding;
 use crate::world::{HOSTILE, SimNode, World, node_id};
 use crate::{Plan, Report};
 use portolan_abi::node::{
-    ANSWERS, Announce, Backlog, Bye, ByeReason, Claim, Dead, DeadReason, FragmentHead,
-    FragmentKind, Hello, HelloBody, Lent, Member, MessageBody, MessageRecord, MoveRight, Moved,
-    NodeId, Ping, PortId, Record, RecordFlags, Reference, ReferenceKind, Resolve, ResolveFailure,
-    Sent, WIRE,
+    ANSWERS, Announce, Asked, Backlog, Bye, ByeReason, Claim, Dead, DeadReason, FragmentHead,
+    FragmentKind, Hello, HelloBody, Lent, Located, Member, MessageBody, MessageRecord, MoveRight,
+    Moved, NodeId, Ping, PortId, Record, RecordFlags, Reference, ReferenceKind, Resolve,
+    ResolveFailure, Sent, WIRE,
 };
 use portolan_abi::slot::Kind;
 use portolan_proto::node::{Authenticated, ConnectionId, Place};
@@ -161,7 +161,7 @@ impl Hostile {
     }
 
     fn flow(&mut self) -> u32 {
-        match self.chance.below(30) {
+        match self.chance.below(32) {
             0 => ANSWERS,
             1 => 0,
             2 => u32::try_from(self.chance.below(1 << 32)).unwrap_or(9),
@@ -315,6 +315,7 @@ impl Hostile {
                     Ok(Lent {
                         port: PortId::default(),
                         secret: [0; 16],
+                        key: [0; 16],
                         synchronous: false,
                     })
                 } else {
@@ -394,6 +395,28 @@ impl Hostile {
                 };
                 let count = usize::try_from(self.chance.below(70)).unwrap_or(0);
                 Record::Members(vec![member; count]).with(sent)
+            }
+            30 => {
+                let (number, entry) = (self.small(), [0xab; 16]);
+                let asked = vec![
+                    Asked {
+                        port: entry,
+                        proof: entry,
+                    };
+                    usize::try_from(self.chance.below(300)).unwrap_or(0)
+                ];
+                Record::WhereIs { number, asked }.with(sent)
+            }
+            31 => {
+                let (number, entry) = (self.small(), [0xab; 16]);
+                let located = Located {
+                    port: entry,
+                    home: ID,
+                    incarnation: 1,
+                    proof: entry,
+                };
+                let located = vec![located; usize::try_from(self.chance.below(9)).unwrap_or(0)];
+                Record::IsAt { number, located }.with(sent)
             }
             _ => Record::Ack.with(control),
         }

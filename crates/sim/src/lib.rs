@@ -19,6 +19,7 @@
 //! | `oracle` | what may enter a port, and when requests end |
 //! | `check` | the invariants, after each step and in full every 1,000 steps |
 //! | `hostile` | a node that says anything |
+//! | `liar` | a node that says that it has what others ask for |
 //!
 //! All choices follow from a [`Plan`]'s seed. A [`Finding`] says which invariant did not hold, after
 //! which step, and the command that runs the same plan again.
@@ -35,6 +36,7 @@ mod chance;
 mod check;
 mod home;
 mod hostile;
+mod liar;
 mod moves;
 mod oracle;
 mod programs;
@@ -43,6 +45,7 @@ mod wires;
 mod world;
 
 pub use hostile::run_hostile;
+pub use liar::run_with_liar;
 pub use oracle::Finding;
 use portolan_proto::Time;
 pub use portolan_proto::node::Fault;
@@ -87,6 +90,8 @@ pub struct Plan {
     /// Programs give receive rights instead, so often in a million of their turns, and send to the ports
     /// wherever these are.
     pub moves: u64,
+    /// They move among so many nodes, each linked with each; 0 is all.
+    pub group: usize,
     /// This node is killed and starts again in this step.
     pub kill: Option<(usize, u64)>,
     /// A rule that all nodes break.
@@ -114,6 +119,7 @@ impl Plan {
             rights: 150_000,
             senders: true,
             moves: 0,
+            group: 0,
             kill: None,
             fault: None,
         }
@@ -151,6 +157,7 @@ impl Plan {
         say("rights", self.rights, usual.rights);
         say("senders", u64::from(self.senders), u64::from(usual.senders));
         say("moves", self.moves, usual.moves);
+        say("group", self.group as u64, usual.group as u64);
         if let Some((node, step)) = self.kill {
             line += &format!(" --kill {node} --kill-at {step}");
         }
@@ -185,6 +192,7 @@ impl Plan {
             "--budget" => self.budget = number,
             "--rights" => self.rights = number,
             "--moves" => self.moves = number,
+            "--group" => self.group = count()?,
             "--senders" => self.senders = number != 0,
             "--kill" => self.kill = Some((count()?, 1)),
             "--kill-at" => self.kill = Some((self.kill?.0, number)),
@@ -257,6 +265,10 @@ pub struct Report {
     pub not_forwarded: u64,
     /// Proxies that found their port at their own node.
     pub came_home: u64,
+    /// Proxies whose homes were given up, and that asked where their ports are.
+    pub sought: u64,
+    /// Those that were told, and went on there.
+    pub found: u64,
 }
 
 /// Runs a plan: chaos, then all heals, then all must become quiet.

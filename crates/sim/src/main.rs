@@ -50,6 +50,7 @@ fn everything() -> Plan {
         rights: 9,
         senders: false,
         moves: 9,
+        group: 9,
         kill: Some((1, 9)),
         ..Plan::new(1)
     }

@@ -10,15 +10,18 @@
 
 mod changes;
 
+use crate::Plan;
 use crate::home::{Label, Payload, Queue, is_intact};
 use crate::oracle::Instance;
 use crate::world::{DOMAIN, SimNode, World};
-use portolan_abi::node::PortId;
+use portolan_abi::node::{NodeId, PortId};
+use portolan_proto::Time;
 use portolan_proto::node::{
     Answer, BorrowKey, Delivery, FlowKey, Gift, Given, Message, PortKey, PortSettings, PortStay,
     RequestKey, Unsent,
 };
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
 use std::time::Duration;
 
 /// Ports of each node whose receive rights move: the second one takes requests.
@@ -54,6 +57,8 @@ struct Stream {
     place: u64,
     instance: u64,
     left: u64,
+    /// How often in a row it has found a dead port.
+    in_vain: u32,
     route: Route,
 }
 
@@ -71,12 +76,26 @@ struct Proxy {
     /// The port's home has counted it as a sender: not before it has lent the port. One that has found the
     /// port's name where it was has still to get there.
     lent: bool,
+    /// Its home was given up, and it is asked where the port is.
+    sought: Option<Sought>,
+}
+
+/// What was so when a node began to ask where a port is.
+#[derive(Debug)]
+struct Sought {
+    at: Time,
+    /// The associations that it had.
+    linked: Vec<(NodeId, u64)>,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Moves {
     /// Ports that are here, and what local programs could not put into them yet.
     homes: BTreeMap<PortKey, VecDeque<Item>>,
+    /// Those that were closed here.
+    closed: BTreeSet<PortKey>,
+    /// Since when those are here that have come.
+    here_since: BTreeMap<PortKey, Time>,
     streams: Vec<Stream>,
     proxies: BTreeMap<u64, Proxy>,
     last_proxy: u64,
@@ -88,11 +107,20 @@ pub(crate) struct Moves {
 }
 
 fn place_of(index: usize, incarnation: u64, which: u64) -> u64 {
-    (incarnation * 1000 + index as u64) * PORTS + which
+    (incarnation * 100_000 + index as u64) * PORTS + which
 }
 
 fn is_synchronous(place: u64) -> bool {
     place % PORTS == 1
+}
+
+/// The nodes among which the receive rights of a node move.
+fn group(plan: &Plan, index: usize) -> Range<usize> {
+    if plan.group == 0 {
+        return 0..plan.nodes;
+    }
+    let first = index - index % plan.group;
+    first..plan.nodes.min(first + plan.group)
 }
 
 fn key_of(place: u64) -> PortKey {
@@ -107,7 +135,7 @@ impl World {
 
     pub(crate) fn all_are_neighbours(&mut self) {
         for (index, it) in self.nodes.iter_mut().enumerate() {
-            it.neighbours = (0..self.plan.nodes)
+            it.neighbours = group(&self.plan, index)
                 .filter(|other| *other != index)
                 .collect();
         }
@@ -118,13 +146,15 @@ impl World {
         let index = self.by_id.get(&it.id).copied().unwrap_or(self.nodes.len());
         let mut streams = std::mem::take(&mut it.moves.streams);
         if streams.is_empty() {
-            let all = (0..self.plan.nodes).flat_map(|origin| (0..PORTS).map(move |k| (origin, k)));
+            let all = group(&self.plan, index);
+            let all = all.flat_map(|origin| (0..PORTS).map(move |k| (origin, k)));
             streams.extend(all.map(|(origin, which)| Stream {
                 origin,
                 which,
                 place: 0,
                 instance: 0,
                 left: self.plan.messages,
+                in_vain: 0,
                 route: Route::None,
             }));
         }
@@ -143,7 +173,7 @@ impl World {
                     origin: it.id,
                     serial: place,
                 },
-                secret: [0x5e; 16],
+                key: [0x5e; 16],
                 domain: DOMAIN,
                 synchronous,
                 slots,
@@ -177,7 +207,8 @@ impl World {
     /// Gives receive rights to other nodes.
     fn give_rights(&mut self, index: usize) {
         let ports: Vec<PortKey> = self.nodes[index].moves.homes.keys().copied().collect();
-        for peer in 0..self.nodes.len() {
+        let others = group(&self.plan, index);
+        for peer in others.clone() {
             let home = self.nodes[peer].id;
             let it = &mut self.nodes[index];
             if peer != index
@@ -191,8 +222,8 @@ impl World {
             if self.is_healed || !self.chance.happens(self.plan.moves) {
                 continue;
             }
-            let others = self.nodes.len() as u64;
-            let peer = usize::try_from(self.chance.below(others)).unwrap_or(0);
+            let peer = usize::try_from(self.chance.below(others.len() as u64));
+            let peer = others.start + peer.unwrap_or(0);
             let it = &mut self.nodes[index];
             let Some((flow, true)) = it.moves.inboxes.get(&peer).copied() else {
                 continue;
@@ -252,6 +283,7 @@ impl World {
             return false;
         }
         it.add_home(key_of(place), given.reference.slots);
+        it.moves.here_since.insert(key_of(place), self.now);
         true
     }
 
@@ -391,6 +423,7 @@ impl World {
         };
         oracle.sends(instance);
         there.left -= 1;
+        there.in_vain = 0;
         let deadline = Some(self.now.after(Duration::from_nanos(patience)));
         waiting.push_back(Delivery {
             port: key_of(there.place),
@@ -502,6 +535,7 @@ impl SimNode {
             messages: VecDeque::new(),
         };
         self.machine.queues.insert(port, queue);
+        self.moves.closed.remove(&port);
         self.moves.homes.insert(port, VecDeque::new());
     }
 }

@@ -84,11 +84,11 @@ pub(crate) struct Rights {
     used: BTreeSet<PortKey>,
 }
 
-fn secret_of(incarnation: u64, port: PortKey) -> [u8; PORT_SECRET] {
-    let mut secret = [0x5e; PORT_SECRET];
-    secret[..8].copy_from_slice(&incarnation.to_le_bytes());
-    secret[8..].copy_from_slice(&port.0.to_le_bytes());
-    secret
+fn key_of(incarnation: u64, port: PortKey) -> [u8; PORT_SECRET] {
+    let mut key = [0x5e; PORT_SECRET];
+    key[..8].copy_from_slice(&incarnation.to_le_bytes());
+    key[8..].copy_from_slice(&port.0.to_le_bytes());
+    key
 }
 
 /// A port's settings, in this incarnation of its node.
@@ -103,7 +103,7 @@ pub(crate) fn port_settings(
             origin: id,
             serial: port.0,
         },
-        secret: secret_of(incarnation, port),
+        key: key_of(incarnation, port),
         domain: DOMAIN,
         synchronous: queue.synchronous,
         slots: queue.slots,

@@ -393,7 +393,9 @@ impl World {
                 let end = usize::from(self.wires[wire].ends[1] == index);
                 self.close(wire, end);
             }
-            Event::Over { peer, why, .. } => {
+            Event::Over {
+                peer, why, flows, ..
+            } => {
                 self.report.over += 1;
                 if let Over::Violation(_) = why {
                     self.report.violations += 1;
@@ -407,7 +409,7 @@ impl World {
                 }
                 self.app_over(index, peer);
                 self.rights_over(index, peer);
-                self.moves_over(index, peer);
+                self.moves_over(index, peer, &flows);
             }
             other => self.app_event(index, other),
         }

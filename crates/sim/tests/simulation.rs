@@ -189,7 +189,12 @@ fn each_planted_fault_is_found() {
             | Fault::ForgetsDelivered
             | Fault::KeepsHome
             | Fault::HidesMove
-            | Fault::ForgetsFollowers => continue,
+            | Fault::ForgetsFollowers
+            | Fault::ForgetsToAsk
+            | Fault::HidesPorts
+            | Fault::TellsAnyone
+            | Fault::BelievesAnyone
+            | Fault::SendsTwice => continue,
             Fault::ForgetsToResend
             | Fault::KeepsAnswers
             | Fault::KeepsCredit

@@ -55,17 +55,20 @@ fn whole(data: &[u8]) {
     assert_eq!(Record::decode(&again), Ok((head, Some(record))));
 }
 
-/// A node with a port that is lent to a peer, and has greeted it.
-pub(super) fn node(machine: &mut Machine) -> Node<()> {
-    let mut node = Node::new(Settings::new(NodeId([1; 16]), 1, [7; 16]));
-    let settings = PortSettings {
+fn settings() -> PortSettings {
+    PortSettings {
         id: PortId::default(),
-        secret: [0; 16],
+        key: [0; 16],
         domain: DomainKey(1),
         synchronous: false,
         slots: 4,
-    };
-    node.add_port(PortKey(1), settings);
+    }
+}
+
+/// A node with a port that is lent to a peer, and has greeted it.
+pub(super) fn node(machine: &mut Machine) -> Node<()> {
+    let mut node = Node::new(Settings::new(NodeId([1; 16]), 1, [7; 16]));
+    node.add_port(PortKey(1), settings());
     node.set_budget(DomainKey(1), 1 << 20);
     let with = Authenticated {
         node: PEER,
@@ -151,13 +154,15 @@ fn conversation(u: &mut Unstructured<'_>) -> Result<()> {
     let mut node = node(&mut machine);
     while !u.is_empty() {
         let tail = u.int_in_range(0..=300_usize)?;
-        let kind = match u.int_in_range(1..=26)? {
+        let kind = match u.int_in_range(1..=28)? {
             21 => RecordKind::Claim as u16,
             22 => RecordKind::Recall as u16,
             23 => RecordKind::WantSenders as u16,
             24 => RecordKind::MoveRight as u16,
             25 => RecordKind::Backlog as u16,
             26 => RecordKind::Moved as u16,
+            27 => RecordKind::WhereIs as u16,
+            28 => RecordKind::IsAt as u16,
             kind => kind,
         };
         let head = RecordHead {
@@ -170,6 +175,10 @@ fn conversation(u: &mut Unstructured<'_>) -> Result<()> {
         let mut bytes = head.encode().to_vec();
         bytes.extend(u.bytes(tail.min(u.len()))?);
         bytes.resize(RecordHead::BYTES + tail, 0);
+        if kind == RecordKind::Claim as u16 && tail >= 48 && u.ratio(1, 2)? {
+            // Of the port that there is.
+            bytes[RecordHead::BYTES + 32..][..16].copy_from_slice(&settings().secret());
+        }
         whole(&bytes);
         node.receive(NOW, WIRE_TO_PEER, &bytes, &mut machine);
         accept(&mut node, &mut machine);

@@ -17,7 +17,7 @@
 //! # Invariants
 //!
 //! - **R1** A record is decoded whole or not at all, and so is a fragment's head. The decoder copies
-//!   no payload, allocates at most 8 KiB of lengths and 6 KiB of rights, and never panics.
+//!   no payload, allocates at most 8 KiB of lengths and 6 KiB of rights, or 14 KiB of places, and never panics.
 //! - **R2** No two byte strings decode to equal records, so `encode(decode(bytes)) == bytes`. (But for
 //!   reasons, of which a later version may have more.)
 //! - **R3** A record of a kind that this build does not know is *skipped* if its head has the flag
@@ -45,6 +45,7 @@ mod programs;
 mod record;
 mod reference;
 mod statement;
+mod whereabouts;
 
 pub use fragment::{FRAGMENT_MAGIC, FragmentHead, FragmentKind, MAX_FRAGMENT};
 pub use greeting::{
@@ -63,6 +64,7 @@ pub use record::{
 };
 pub use reference::{Backlog, Claim, MoveRight, Moved, Reference, ReferenceKind};
 pub use statement::{MAX_STATEMENT, Stated, Statement, StatementHead, StatementKind, to_sign};
+pub use whereabouts::{Asked, Located, MAX_ASKED};
 
 /// The wire versions that this build speaks.
 pub const WIRE: Versions = Versions {
@@ -76,6 +78,9 @@ pub const FEATURE_RIGHTS: u64 = 1;
 /// In [`HelloBody::features`]: receive rights may stand in messages, and a borrower is told where a port
 /// has moved. Said beside [`FEATURE_RIGHTS`] only.
 pub const FEATURE_MOVES: u64 = 2;
+/// In [`HelloBody::features`]: it may be asked where ports are whose homes have gone. Said beside
+/// [`FEATURE_MOVES`] only.
+pub const FEATURE_WHERE: u64 = 4;
 
 /// The flow of numbered control records: each association has one in each direction.
 pub const CONTROL: u32 = 0;

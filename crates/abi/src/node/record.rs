@@ -5,6 +5,7 @@ use super::members::{self, MAX_ADDRESS, MAX_MEMBERS, Member};
 use super::message::{INLINE, MessageBody, MessageRecord};
 use super::node_id::NodeId;
 use super::reference::{Backlog, Claim, MoveRight, Moved, Reference};
+use super::whereabouts::{self, Asked, Located};
 use crate::codec::{DecodeError, Field, Reader, Writer};
 use crate::limits::{MAX_DOMAIN_NAME, MAX_EXTENTS, MAX_HEADER, MAX_NAME, MAX_RIGHTS};
 use crate::name::is_name;
@@ -26,6 +27,9 @@ pub const MAX_QUESTION: usize = 2048;
 /// Bytes of the answer.
 pub const MAX_INSPECTED: usize = 32 * 1024;
 const _: () = assert!(RecordHead::BYTES + MAX_INSPECTED <= MAX_RECORD as usize);
+const _: () = assert!(
+    RecordHead::BYTES + 16 + whereabouts::MAX_ASKED * Located::BYTES <= MAX_RECORD as usize
+);
 /// Bytes of the secret in a port's reference.
 pub const PORT_SECRET: usize = 16;
 
@@ -82,10 +86,12 @@ codes! {
         MoveRight = 38,
         /// [`Record::Moved`].
         Moved = 39,
-        /// Reserved: where ports are.
+        /// [`Record::WhereIs`].
         WhereIs = 40,
         /// [`Record::Backlog`].
         Backlog = 41,
+        /// [`Record::IsAt`].
+        IsAt = 42,
         /// Reserved: an import of exported memory.
         Import = 48,
         /// Reserved: the exporter's reply.
@@ -216,6 +222,9 @@ record! {
         pub port: PortId,
         /// A node that knows it may be lent the port too.
         pub secret: [u8; PORT_SECRET],
+        /// Known to this borrower and to the port's homes, and to nobody else: by it they know one another
+        /// when the borrower asks where the port is.
+        pub key: [u8; PORT_SECRET],
         /// It takes requests, and not messages.
         pub synchronous: bool,
         _: 7,
@@ -223,7 +232,7 @@ record! {
 }
 
 impl std::fmt::Debug for Lent {
-    /// Without the secret.
+    /// Without the secret and the key.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Lent")
             .field("port", &self.port)
@@ -424,6 +433,20 @@ pub enum Record<'a> {
     /// it, and the flow is none. Else the borrower closes the flow when it has a loan there, or
     /// wants none.
     Moved(Moved),
+    /// Where are these ports, whose homes have gone? Asked of all peers.
+    WhereIs {
+        /// The asker's number of the question.
+        number: u64,
+        /// The ports.
+        asked: Vec<Asked>,
+    },
+    /// The answer: of those that are not named the node does not know, or does not tell.
+    IsAt {
+        /// The question's number.
+        number: u64,
+        /// Where ports are.
+        located: Vec<Located>,
+    },
 }
 
 impl<'a> Record<'a> {
@@ -564,6 +587,14 @@ impl<'a> Record<'a> {
                 out.extend(moved.encode());
                 K::Moved
             }
+            Self::WhereIs { number, asked } => {
+                whereabouts::put(*number, asked.iter().map(Asked::encode), out);
+                K::WhereIs
+            }
+            Self::IsAt { number, located } => {
+                whereabouts::put(*number, located.iter().map(Located::encode), out);
+                K::IsAt
+            }
         };
         (kind, 0)
     }
@@ -655,6 +686,14 @@ impl<'a> Record<'a> {
             K::MoveRight => Self::MoveRight(from.field("move")?),
             K::Backlog => Self::Backlog(from.field("backlog")?),
             K::Moved => Self::Moved(from.field("moved")?),
+            K::WhereIs => {
+                let (number, asked) = whereabouts::get(from, |from| from.field("asked"))?;
+                Self::WhereIs { number, asked }
+            }
+            K::IsAt => {
+                let (number, located) = whereabouts::get(from, |from| from.field("located"))?;
+                Self::IsAt { number, located }
+            }
             // Reserved: a later version fills them in.
             _ => return Ok(None),
         }))

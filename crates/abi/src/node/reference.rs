@@ -26,7 +26,8 @@ record! {
         pub request: u64,
         /// The port; of a send-once right none.
         pub port: PortId,
-        /// A node that knows it may be lent the port.
+        /// A node that knows it may be lent the port. Of a receive right: the port's key, from which the secret
+        /// follows, and which the port's homes know alone.
         pub secret: [u8; PORT_SECRET],
         /// The port's home.
         pub home: NodeId,

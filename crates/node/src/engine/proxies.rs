@@ -115,6 +115,10 @@ pub(super) struct Proxy {
     backlog: Option<usize>,
     /// Messages that it has dropped because they cannot travel, as they were counted last.
     behind: u64,
+    /// The node that was given up as its home, while it is asked where the port is.
+    gone: Option<NodeId>,
+    /// So many in its queue are behind messages that were lost with this node.
+    behind_lost: Option<(NodeId, usize)>,
     /// Programs that wait until so many of them are in the port there.
     flushes: VecDeque<(u64, Answer)>,
 }

@@ -131,6 +131,8 @@ pub struct RightsReport {
     /// Ports whose receive rights have come from peers since then.
     #[serde(default)]
     pub ports_arrived: u64,
+    /// Proxies here whose homes were given up, and of whose ports other nodes were asked where they are.
+    pub ports_sought: u64,
 }
 
 /// An engine.
@@ -245,6 +247,7 @@ impl Engine {
             senders_told: self.rights.heard,
             ports_left: self.rights.left,
             ports_arrived: self.rights.arrived,
+            ports_sought: self.rights.sought,
         }
     }
 

@@ -37,6 +37,8 @@ pub(super) struct Rights {
     /// Ports that have left for peers, and that have come from them.
     pub(super) left: u64,
     pub(super) arrived: u64,
+    /// Proxies whose homes were given up, and of whose ports it was asked where they are.
+    pub(super) sought: u64,
 }
 
 impl Engine {
@@ -99,14 +101,14 @@ impl Engine {
         self.lendable(domain, "given", &found)
     }
 
-    /// Has a port that peers may be lent, by its secret.
+    /// Has a port that peers may be lent, by what follows from its key.
     pub(super) fn lendable(
         &mut self,
         domain: DomainKey,
         name: &str,
         found: &SpannedPort,
     ) -> Option<PortKey> {
-        let secret = random().ok()?;
+        let key = random().ok()?;
         let (port, is_new) = self.machine.know(domain, name, found);
         if is_new {
             let origin = self.node.settings().node;
@@ -114,7 +116,7 @@ impl Engine {
             let serial = self.node.settings().incarnation << 32 | port.0;
             let settings = PortSettings {
                 id: PortId { origin, serial },
-                secret,
+                key,
                 domain,
                 synchronous: found.synchronous,
                 slots: u32::try_from(found.slots).unwrap_or(u32::MAX),
@@ -238,7 +240,7 @@ impl Engine {
                 self.is_at(id, flow.peer);
                 self.unpark(id);
             }
-            Err(_) => self.close_proxy(id),
+            Err(_) => self.is_nowhere(id),
         }
     }
 

@@ -18,6 +18,7 @@
 //! | `portolan_node_rights_given_total` | | rights in messages to other nodes |
 //! | `portolan_node_rights_come_total` | | rights in messages of other nodes |
 //! | `portolan_node_ports_left_total`, `.._ports_arrived_total` | | ports whose receive rights other nodes have taken; those that have come from them |
+//! | `portolan_node_ports_sought_total` | | ports of nodes that were given up, of which others were asked where they are |
 //! | `portolan_node_senders_asked_total` | | ports whose borrowers were asked for their senders |
 //! | `portolan_node_links_total`, `.._links_lost_total` | | associations that have begun, links that were lost |
 //! | `portolan_node_joined_total`, `.._refused_total` | | newcomers that were let in; newcomers, connections and peers that were refused |
@@ -207,6 +208,11 @@ fn record(status: &Status, counts: &Counts) {
             "portolan_node_ports_arrived_total",
             "ports whose receive rights have come from other nodes",
             status.rights.ports_arrived,
+        ),
+        (
+            "portolan_node_ports_sought_total",
+            "ports of nodes that were given up, of which others were asked where they are",
+            status.rights.ports_sought,
         ),
         (
             "portolan_node_senders_asked_total",

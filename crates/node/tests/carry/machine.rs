@@ -65,6 +65,9 @@ impl Default for Patience {
 struct Interface {
     transport: Box<dyn Transport>,
     faults: Faults,
+    /// Another one, by which links go that fail alone.
+    other: Box<dyn Transport>,
+    other_faults: Faults,
     id: NodeId,
 }
 
@@ -73,21 +76,29 @@ impl Interface {
         let shape = Shape::default();
         match network {
             Network::Memory(memory) => {
-                let shaped = Shaped::new(memory.clone(), shape, Arc::clone(clock));
+                let shaped = || Shaped::new(memory.clone(), shape, Arc::clone(clock));
+                let (shaped, other) = (shaped(), shaped());
                 Self {
                     faults: shaped.faults(),
                     transport: Box::new(shaped),
+                    other_faults: other.faults(),
+                    other: Box::new(other),
                     id: NodeId(random().unwrap()),
                 }
             }
             Network::Tls(authority) => {
                 let day = clock.of_day().as_secs();
                 let cluster: Cluster = authority.node_valid(name, day - 3600, day + 3600);
-                let tcp: Tcp = links(&cluster, LinkOptions::default(), Arc::clone(clock));
-                let shaped = Shaped::new(tcp, shape, Arc::clone(clock));
+                let shaped = || {
+                    let tcp: Tcp = links(&cluster, LinkOptions::default(), Arc::clone(clock));
+                    Shaped::new(tcp, shape, Arc::clone(clock))
+                };
+                let (shaped, other) = (shaped(), shaped());
                 Self {
                     faults: shaped.faults(),
                     transport: Box::new(shaped),
+                    other_faults: other.faults(),
+                    other: Box::new(other),
                     id: cluster.node(),
                 }
             }
@@ -98,8 +109,8 @@ impl Interface {
 enum Command {
     /// Keeps a connection with a node that listens there.
     Dial(Address, NodeId),
-    /// Listens for a node; in memory nobody shows a certificate.
-    Listen(Address, NodeId, Sender<Address>),
+    /// Listens for a node; in memory nobody shows a certificate. The link may be one that fails alone.
+    Listen(Address, NodeId, Sender<Address>, bool),
     /// Has a connection with the node that is said to be at its other end.
     Adopt(Box<dyn Connection>, NodeId),
     Report(Sender<Report>),
@@ -119,6 +130,8 @@ pub(crate) struct Machine {
     /// This process's programs are members of it.
     pub(crate) domain: Domain,
     pub(crate) faults: Faults,
+    /// Of what it sends over links that fail alone.
+    pub(crate) other_faults: Faults,
     interface: Option<Box<Interface>>,
     network: Network,
     tell: Sender<Command>,
@@ -182,6 +195,7 @@ impl Machine {
             id: interface.id,
             domain: builder.join().unwrap(),
             faults: interface.faults.clone(),
+            other_faults: interface.other_faults.clone(),
             interface: Some(Box::new(interface)),
             network: network.clone(),
             tell: channel().0,
@@ -239,6 +253,16 @@ impl Machine {
 
     /// Has a connection with another machine, again and again.
     pub(crate) fn link(&self, other: &Self) {
+        self.link_by(other, false);
+    }
+
+    /// The same, and what the other machine sends over it fails alone; waits until both have heard of one another.
+    pub(crate) fn linked_apart(&self, other: &Self) {
+        self.link_by(other, true);
+        self.is_linked(other);
+    }
+
+    fn link_by(&self, other: &Self, apart: bool) {
         let (says, hears) = channel();
         let address = match self.network {
             Network::Memory(_) => {
@@ -246,7 +270,7 @@ impl Machine {
             }
             Network::Tls(_) => Address::Internet("127.0.0.1:0".parse().unwrap()),
         };
-        other.tell(Command::Listen(address, self.id, says));
+        other.tell(Command::Listen(address, self.id, says, apart));
         self.tell(Command::Dial(hears.recv().unwrap(), other.id));
     }
 
@@ -355,8 +379,13 @@ fn run(
                     number: 0,
                     again: now,
                 }),
-                Command::Listen(address, node, says) => {
-                    let listener = interface.transport.listen(&address).unwrap();
+                Command::Listen(address, node, says, apart) => {
+                    let transport = if apart {
+                        &interface.other
+                    } else {
+                        &interface.transport
+                    };
+                    let listener = transport.listen(&address).unwrap();
                     says.send(listener.address()).unwrap();
                     listeners.push((listener, node));
                 }

@@ -1,6 +1,7 @@
 //! Engines of several machines in one process, over memory and over TLS, and what becomes of the
 //! messages between their programs.
 
+mod asking;
 #[path = "../../../transport/tests/support/certificates.rs"]
 #[allow(dead_code)]
 mod certificates;

@@ -14,7 +14,7 @@ use crate::messages::{ask, bind, is_empty, is_numbered, numbered, send, serve, t
 use crate::rights::{SHORT, is_settled, notice, receive, right_in, rights, three, with};
 
 /// Numbers of one sender's messages begin here times its own.
-const SENDER: u32 = 100_000;
+pub(crate) const SENDER: u32 = 100_000;
 
 /// The receive right in a message.
 fn port_in(mut message: Message) -> ReceiveRight {
@@ -41,7 +41,12 @@ fn lengths(number: u32) -> &'static [usize] {
 }
 
 /// Sends some of one sender's messages.
-fn send_some(domain: &Domain, right: &SendRight, sender: u32, some: std::ops::Range<u32>) {
+pub(crate) fn send_some(
+    domain: &Domain,
+    right: &SendRight,
+    sender: u32,
+    some: std::ops::Range<u32>,
+) {
     for number in some {
         let number = sender * SENDER + number;
         send(right, numbered(domain, number, lengths(number)));
@@ -50,11 +55,11 @@ fn send_some(domain: &Domain, right: &SendRight, sender: u32, some: std::ops::Ra
 
 /// What was received: of each sender the number that comes next.
 #[derive(Default)]
-struct Audit([u32; 6]);
+pub(crate) struct Audit(pub(crate) [u32; 6]);
 
 impl Audit {
     #[track_caller]
-    fn takes(&mut self, message: &Message) {
+    pub(crate) fn takes(&mut self, message: &Message) {
         let number = u32::from_le_bytes(message.header().try_into().unwrap());
         let (sender, number_of) = (number / SENDER, number % SENDER);
         let next = &mut self.0[sender as usize];
@@ -69,13 +74,13 @@ impl Audit {
 }
 
 /// A port at each machine by which receive rights come, and for each of the others a right on it.
-struct Ways {
+pub(crate) struct Ways {
     inboxes: Vec<ReceiveRight>,
     ways: Vec<Vec<Option<SendRight>>>,
 }
 
 impl Ways {
-    fn new(machines: &[&Machine]) -> Self {
+    pub(crate) fn new(machines: &[&Machine]) -> Self {
         let inbox = |machine: &Machine| bind(machine, &format!("inbox of {}", machine.name));
         let inboxes: Vec<_> = machines.iter().map(|it| inbox(it)).collect();
         let way = |from: &Machine, to: &Machine| {
@@ -92,7 +97,7 @@ impl Ways {
         }
     }
 
-    fn moves(&mut self, port: ReceiveRight, from: usize, to: usize) -> ReceiveRight {
+    pub(crate) fn moves(&mut self, port: ReceiveRight, from: usize, to: usize) -> ReceiveRight {
         let way = self.ways[from][to].as_ref().unwrap();
         moved(way, port, &mut self.inboxes[to])
     }
@@ -381,7 +386,7 @@ fn requests_are_answered_wherever_their_port_goes() {
     is_settled(&machines);
 }
 
-fn reply(domain: &Domain, request: portolan::Request) {
+pub(crate) fn reply(domain: &Domain, request: portolan::Request) {
     let number = u32::from_le_bytes(request.message.header().try_into().unwrap());
     request.reply(numbered(domain, number + 1, &[64])).unwrap();
 }

@@ -19,8 +19,27 @@ pub(crate) const SHORT: Patience = Patience {
 
 /// Three machines, each linked with each: giver, receiver, home.
 pub(crate) fn three(patience: Patience) -> [Machine; 3] {
+    let machines = three_machines(patience);
+    let [giver, roof, hall] = &machines;
+    giver.linked(roof);
+    roof.linked(hall);
+    hall.linked(giver);
+    machines
+}
+
+/// The same, and what the last one sends to the first fails alone.
+pub(crate) fn three_apart(patience: Patience) -> [Machine; 3] {
+    let machines = three_machines(patience);
+    let [giver, roof, hall] = &machines;
+    giver.linked(roof);
+    roof.linked(hall);
+    giver.linked_apart(hall);
+    machines
+}
+
+fn three_machines(patience: Patience) -> [Machine; 3] {
     let network = Network::tls();
-    let machines = ["giver", "roof", "hall"].map(|name| {
+    ["giver", "roof", "hall"].map(|name| {
         Machine::planned(
             &network,
             &Plan {
@@ -29,12 +48,7 @@ pub(crate) fn three(patience: Patience) -> [Machine; 3] {
                 ..Plan::default()
             },
         )
-    });
-    let [giver, roof, hall] = &machines;
-    giver.linked(roof);
-    roof.linked(hall);
-    hall.linked(giver);
-    machines
+    })
 }
 
 /// A message with a right.

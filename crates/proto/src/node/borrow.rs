@@ -7,13 +7,16 @@
 //!             +------------------------------+
 //! ```
 
+use super::asking::Asking;
 use super::association::{Claimed, Detached, Fate};
 use super::fault::Fault;
+use super::keys::Key;
 use super::machine::{Node, association_of};
 use super::types::{Answer, BorrowKey, DomainKey, Event, FlowKey, Gift, Given, Leads, RequestKey};
 use super::violation::Unsent;
 use crate::Time;
 use portolan_abi::node::{NodeId, Reference, ReferenceKind, ResolveFailure};
+use std::collections::BTreeSet;
 
 /// A right that was given, and has no loan yet.
 #[derive(Debug)]
@@ -29,6 +32,12 @@ pub(super) struct Borrow<P> {
     pub(super) moving: bool,
     /// Of a port that has moved: what goes before all else.
     pub(super) limbo: Option<Limbo<P>>,
+    /// This node's key, if one of the port's homes has lent it the port.
+    pub(super) key: Option<Key>,
+    /// Its home has gone, and it asks where the port is.
+    pub(super) asking: Option<Asking>,
+    /// Homes that have gone.
+    pub(super) tried: BTreeSet<(NodeId, u64)>,
 }
 
 /// Messages of a flow whose port has moved.
@@ -50,7 +59,17 @@ impl<P> Borrow<P> {
             flow: None,
             moving: false,
             limbo: None,
+            key: None,
+            asking: None,
+            tried: BTreeSet::new(),
         }
+    }
+}
+
+impl<P> Borrow<P> {
+    /// Whether it waits for its home.
+    fn waits(&self) -> bool {
+        self.flow.is_none() && self.asking.is_none()
     }
 }
 
@@ -75,7 +94,8 @@ impl<P: Clone> Node<P> {
             Gift::Port(port) => {
                 let settings = self.ports.get(&port).ok_or(Unsent::Dead)?.settings;
                 let own = (self.settings.node, self.settings.incarnation);
-                let reference = to_port(settings.id, settings.secret, own, settings.synchronous);
+                let secret = settings.secret();
+                let reference = to_port(settings.id, secret, own, settings.synchronous);
                 (reference, Leads::Here(port))
             }
             Gift::Receive(port) => {
@@ -122,7 +142,7 @@ impl<P: Clone> Node<P> {
         }
         let new = Borrow::new(given.reference, keeps, now);
         self.borrows.insert(borrow, new);
-        self.claim_one(borrow);
+        self.claim_one(now, borrow);
         borrow
     }
 
@@ -171,17 +191,17 @@ impl<P: Clone> Node<P> {
     }
 
     /// Claims a port, if there is an association with its home.
-    pub(super) fn claim_one(&mut self, key: BorrowKey) {
+    pub(super) fn claim_one(&mut self, now: Time, key: BorrowKey) {
         let Some(borrow) = self.borrows.get_mut(&key) else {
             return;
         };
         let home = self.peers.get_mut(&borrow.reference.home);
-        let Some(home) = home.filter(|_| borrow.flow.is_none() && !borrow.moving) else {
+        let Some(home) = home.filter(|_| borrow.waits() && !borrow.moving) else {
             return;
         };
         if home.incarnation > borrow.reference.incarnation {
             // The port has ended with the one that it is of.
-            self.dead(key, ResolveFailure::NoSuchPort);
+            self.ask_where(now, key, ResolveFailure::NoSuchPort);
         } else if let Some(association) = &mut home.association {
             if !association.takes_rights() {
                 self.dead(key, ResolveFailure::Denied);
@@ -189,15 +209,21 @@ impl<P: Clone> Node<P> {
                 // If there are too many flows, it is tried again when its time has come.
                 borrow.flow = Some(association.flow_key(flow));
             }
+        } else {
+            let home = (borrow.reference.home, borrow.reference.incarnation);
+            if borrow.tried.contains(&home) {
+                // Somebody has passed it on to one that has gone.
+                self.ask_where(now, key, ResolveFailure::Other);
+            }
         }
     }
 
     /// An association has begun: what is of its node is claimed.
-    pub(super) fn claim_of(&mut self, home: NodeId) {
+    pub(super) fn claim_of(&mut self, now: Time, home: NodeId) {
         let all = self.borrows.iter();
         let its = all.filter(|(_, borrow)| borrow.reference.home == home);
         let its: Vec<BorrowKey> = its.map(|(key, _)| *key).collect();
-        its.into_iter().for_each(|key| self.claim_one(key));
+        its.into_iter().for_each(|key| self.claim_one(now, key));
     }
 
     /// A right leads nowhere.
@@ -240,14 +266,14 @@ impl<P: Clone> Node<P> {
                 Fate::Elsewhere(home, incarnation) => {
                     self.is_elsewhere(now, borrow, (home, incarnation));
                 }
-                Fate::Lost => self.dead(borrow, ResolveFailure::Other),
+                Fate::Lost => self.ask_where(now, borrow, ResolveFailure::Other),
                 // A backlog that comes late would come behind what others have sent.
                 Fate::Again if there.moving => self.dead(borrow, ResolveFailure::Other),
                 Fate::Again => {
                     there.flow = None;
                     there.since = now;
                     // There may be another association already.
-                    self.claim_one(borrow);
+                    self.claim_one(now, borrow);
                 }
             }
         }
@@ -291,12 +317,14 @@ impl<P: Clone> Node<P> {
     /// When a home has been waited for too long.
     pub(super) fn next_borrow(&self) -> Option<Time> {
         let requests = self.next_redirected();
+        let asking = self.borrows.values().filter_map(|it| it.asking.as_ref());
+        let asking = asking.map(|it| it.until);
         let Some(after) = self.settings.dead_after else {
-            return requests;
+            return asking.chain(requests).min();
         };
-        let waits = self.borrows.values().filter(|it| it.flow.is_none());
+        let waits = self.borrows.values().filter(|it| it.waits());
         let waits = waits.map(|borrow| borrow.since.after(after));
-        waits.chain(requests).min()
+        waits.chain(requests).chain(asking).min()
     }
 
     /// Gives up what has waited for its home for too long.
@@ -305,14 +333,21 @@ impl<P: Clone> Node<P> {
             return;
         }
         self.redirected_timeout(now);
+        let all = self.borrows.iter();
+        let in_vain = |it: &Borrow<P>| it.asking.as_ref().is_some_and(|it| it.until <= now);
+        let in_vain = all.filter(|(_, it)| in_vain(it));
+        let in_vain: Vec<BorrowKey> = in_vain.map(|(key, _)| *key).collect();
+        for borrow in in_vain {
+            self.asks_no_more(now, borrow);
+        }
         let Some(after) = self.settings.dead_after else {
             return;
         };
         let all = self.borrows.iter();
-        let late = all.filter(|(_, it)| it.flow.is_none() && it.since.after(after) <= now);
+        let late = all.filter(|(_, it)| it.waits() && it.since.after(after) <= now);
         let late: Vec<BorrowKey> = late.map(|(key, _)| *key).collect();
         for borrow in late {
-            self.dead(borrow, ResolveFailure::Other);
+            self.ask_where(now, borrow, ResolveFailure::Other);
         }
     }
 }

@@ -35,6 +35,8 @@ pub(super) struct Connection {
     /// It asks this about the peer, and answers with that: the last of each.
     pub(super) inspect: Option<Vec<u8>>,
     pub(super) inspected: Option<Vec<u8>>,
+    /// It answers with this record where ports are.
+    pub(super) located: Option<Vec<u8>>,
     /// So many of the node's statements were said on it.
     pub(super) stated: usize,
     /// It says which members the node knows.
@@ -61,6 +63,7 @@ impl Connection {
             renewed: None,
             inspect: None,
             inspected: None,
+            located: None,
             stated: 0,
             tell: false,
             bye: None,
@@ -117,6 +120,11 @@ impl Connection {
             && let Some(answer) = self.inspected.take()
         {
             return Some(Record::Inspected(&answer).with(sent));
+        }
+        if self.met
+            && let Some(record) = self.located.take()
+        {
+            return Some(record);
         }
         if self.met && std::mem::take(&mut self.tell) {
             let members = members.iter().map(|(node, address)| Member {

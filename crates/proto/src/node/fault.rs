@@ -63,11 +63,21 @@ pub enum Fault {
     HidesMove,
     /// The old home does not wait for those who follow the port.
     ForgetsFollowers,
+    /// A port whose home has gone is taken for dead, and nobody is asked.
+    ForgetsToAsk,
+    /// A node that asks where a port is is told nothing.
+    HidesPorts,
+    /// A node is told where a port is that it was not lent.
+    TellsAnyone,
+    /// A node is believed that a port is there, whatever it was.
+    BelievesAnyone,
+    /// What the old home may have put into the port is sent to the new one, too.
+    SendsTwice,
 }
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Self; 29] = [
+    pub const ALL: [Self; 34] = [
         Self::DeliversTwice,
         Self::DeliversAhead,
         Self::AcknowledgesRefused,
@@ -97,6 +107,11 @@ impl Fault {
         Self::KeepsHome,
         Self::HidesMove,
         Self::ForgetsFollowers,
+        Self::ForgetsToAsk,
+        Self::HidesPorts,
+        Self::TellsAnyone,
+        Self::BelievesAnyone,
+        Self::SendsTwice,
     ];
 }
 

@@ -72,6 +72,8 @@ pub(super) struct Sending<P> {
     pub(super) wants: bool,
     /// It takes no more messages, and ends when all are acknowledged.
     pub(super) closing: bool,
+    /// It goes to the new home of a port of this node, and all below are the port's backlog.
+    pub(super) backlog: Option<u64>,
 }
 
 /// With what right the message at the cursor is sent.
@@ -96,6 +98,7 @@ impl<P> Sending<P> {
             empty: None,
             wants: false,
             closing: false,
+            backlog: None,
         }
     }
 

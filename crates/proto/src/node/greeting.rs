@@ -1,5 +1,6 @@
 //! Peers come and go: connections are opened, crossed and cut, associations begin, resume and end.
 
+use super::asking::Questions;
 use super::association::Association;
 use super::association::Context;
 use super::clock::{ClockOffset, Exchange};
@@ -10,9 +11,9 @@ use super::violation::{Over, Violation};
 use crate::Time;
 use core::time::Duration;
 use portolan_abi::node::{
-    ANSWERS, ByeReason, CONTROL, FEATURE_MOVES, FEATURE_RIGHTS, Hello, HelloBody, MAX_CERTIFICATE,
-    MAX_FLOWS, MAX_INSPECTED, MAX_KNOWN, MAX_QUESTION, MAX_STATEMENT, MAX_TRANSFERS, NodeId,
-    Record, RecordFlags, RecordKind, WIRE,
+    ANSWERS, ByeReason, CONTROL, FEATURE_MOVES, FEATURE_RIGHTS, FEATURE_WHERE, Hello, HelloBody,
+    MAX_CERTIFICATE, MAX_FLOWS, MAX_INSPECTED, MAX_KNOWN, MAX_QUESTION, MAX_STATEMENT,
+    MAX_TRANSFERS, NodeId, Record, RecordFlags, RecordKind, WIRE,
 };
 
 impl<P: Clone> Node<P> {
@@ -35,13 +36,14 @@ impl<P: Clone> Node<P> {
                 connection: None,
                 heard: now,
                 is_unreachable: false,
+                questions: Questions::default(),
             }
         });
         let count = |most: usize| u32::try_from(most).unwrap_or(u32::MAX);
         let body = HelloBody {
             versions: WIRE,
             features: match with.proven {
-                true if settings.moves => FEATURE_RIGHTS | FEATURE_MOVES,
+                true if settings.moves => FEATURE_RIGHTS | FEATURE_MOVES | FEATURE_WHERE,
                 true => FEATURE_RIGHTS,
                 false => 0,
             },
@@ -89,6 +91,8 @@ impl<P: Clone> Node<P> {
             if let Some(association) = &mut peer.association {
                 association.cut(&mut cx);
             }
+            let node = connection.with.node;
+            self.ask_again(node);
         }
     }
 
@@ -123,8 +127,9 @@ impl<P: Clone> Node<P> {
         let mut cx = context!(self, now);
         if let Some(association) = peer.association.take() {
             let serial = association.serial;
-            association.end(&mut cx, why);
+            let ended = association.end(&mut cx, why);
             self.parted(node, serial);
+            self.ended(now, (node, serial), why, ended);
         }
         if let Some(id) = connection {
             let reason = match why {
@@ -264,6 +269,21 @@ impl<P: Clone> Node<P> {
                 let answer = answer.to_vec();
                 if let Some(peer) = self.carries_for(id) {
                     self.events.push_back(Event::Inspected { peer, answer });
+                }
+                Ok(())
+            }
+            Some(Record::WhereIs { number, asked }) => {
+                let proven = |it: &Connection| it.with.proven;
+                if self.connections.get(&id).is_some_and(proven)
+                    && let Some(peer) = self.carries_for(id)
+                {
+                    self.where_is(peer, id, number, &asked);
+                }
+                Ok(())
+            }
+            Some(Record::IsAt { number, located }) => {
+                if let Some(peer) = self.carries_for(id) {
+                    self.located(now, peer, number, &located);
                 }
                 Ok(())
             }
@@ -498,7 +518,8 @@ impl<P: Clone> Node<P> {
             name: theirs.name.clone(),
             known: theirs.known.clone(),
         });
-        self.claim_of(node);
+        self.claim_of(now, node);
+        self.ask_too(node);
     }
 
     /// The peer ends a connection, and mostly the association.
@@ -687,6 +708,8 @@ fn carried_record<P: Clone>(
         | Record::Statement(_)
         | Record::Inspect(_)
         | Record::Inspected(_)
+        | Record::WhereIs { .. }
+        | Record::IsAt { .. }
         | Record::Members(_) => Ok(()),
     }
 }

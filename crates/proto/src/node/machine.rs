@@ -1,10 +1,12 @@
 //! The node: its peers, their connections, the ports here and the flows to ports there.
 
+use super::asking::Questions;
 use super::association::{Association, Claimed, Context, Redirect};
 use super::borrow::Borrow;
 use super::clock::ClockOffset;
 use super::connection::Connection;
 use super::fault::Planted;
+use super::keys::{self, Key};
 use super::port::{Budget, Port};
 use super::types::{
     Answer, BorrowKey, ConnectionId, DomainKey, Event, FlowKey, Home, Message, OutFragment,
@@ -37,6 +39,8 @@ pub(super) struct Peer<P> {
     pub(super) connection: Option<ConnectionId>,
     pub(super) heard: Time,
     pub(super) is_unreachable: bool,
+    /// Which ports it is asked for.
+    pub(super) questions: Questions,
 }
 
 /// A node, without clock, sockets and randomness; see the [module](super).
@@ -50,6 +54,8 @@ pub struct Node<P> {
     pub(super) ports: BTreeMap<PortKey, Port>,
     /// The same, by the names that they keep for life.
     pub(super) by_id: BTreeMap<PortId, PortKey>,
+    /// The same, by what they are asked for by.
+    pub(super) by_name: BTreeMap<Key, PortKey>,
     /// When the unused credit of ports is looked at. Some are gone by now.
     pub(super) reviews: BTreeSet<(Time, PortKey)>,
     /// Rights that it has been given and has no loans of yet.
@@ -79,6 +85,7 @@ pub struct Node<P> {
     pub(super) forgotten: BTreeSet<NodeId>,
     /// What the cluster's authority has stated: said on each connection, from the first on.
     pub(super) statements: Vec<Vec<u8>>,
+    pub(super) last_question: u64,
     pub(super) last_proposal: u64,
     pub(super) last_association: u64,
     /// The wall clock, and when it was read.
@@ -120,6 +127,7 @@ impl<P: Clone> Node<P> {
             connections: BTreeMap::new(),
             ports: BTreeMap::new(),
             by_id: BTreeMap::new(),
+            by_name: BTreeMap::new(),
             reviews: BTreeSet::new(),
             borrows: BTreeMap::new(),
             last_borrow: 0,
@@ -137,6 +145,7 @@ impl<P: Clone> Node<P> {
             members: Vec::new(),
             forgotten: BTreeSet::new(),
             statements: Vec::new(),
+            last_question: 0,
             // Of no earlier incarnation.
             last_proposal: settings.incarnation << 32,
             last_association: 0,
@@ -191,8 +200,22 @@ impl<P: Clone> Node<P> {
 
     /// Peers may be lent this port from now on.
     pub fn add_port(&mut self, port: PortKey, settings: PortSettings) {
-        self.by_id.insert(settings.id, port);
         self.ports.insert(port, Port::new(settings, self.planted));
+        self.index(port, &settings);
+    }
+
+    /// A port is found by its names.
+    pub(super) fn index(&mut self, port: PortKey, settings: &PortSettings) {
+        self.by_id.insert(settings.id, port);
+        let name = keys::name(&settings.secret(), &settings.id);
+        self.by_name.insert(name, port);
+    }
+
+    /// A port is gone, with its names.
+    pub(super) fn unindex(&mut self, settings: &PortSettings) {
+        self.by_id.remove(&settings.id);
+        let name = keys::name(&settings.secret(), &settings.id);
+        self.by_name.remove(&name);
     }
 
     /// The port's queue has so many free slots. Said when a receiver has freed some, and when
@@ -210,7 +233,7 @@ impl<P: Clone> Node<P> {
         let Some(entry) = self.ports.get(&port) else {
             return;
         };
-        let id = entry.settings.id;
+        let settings = entry.settings;
         let flows: Vec<FlowKey> = entry.flows.iter().copied().collect();
         for key in flows {
             let mut cx = context!(self, now);
@@ -221,7 +244,7 @@ impl<P: Clone> Node<P> {
         if let Some(gone) = self.ports.remove(&port) {
             self.arrives_no_more(now, gone);
         }
-        self.by_id.remove(&id);
+        self.unindex(&settings);
         self.settle(now);
     }
 
@@ -401,6 +424,10 @@ impl<P: Clone> Node<P> {
 
     /// The next record to write on a connection.
     pub fn poll_record(&mut self, now: Time, id: ConnectionId) -> Option<OutRecord<P>> {
+        if let Some(bytes) = self.question_on(now, id) {
+            let payload = None;
+            return Some(OutRecord { bytes, payload });
+        }
         let connection = self.connections.get_mut(&id)?;
         let clock = self.settings.clock(now);
         let own = connection.next_record(now, clock, &self.members);

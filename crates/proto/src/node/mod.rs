@@ -45,6 +45,7 @@
 //!                                   |___ not taken ---> here
 //!               take ---> arriving ---Backlog, or its old home is over---> here
 //! flow, sender  open ---Moved---> borrow, with what was not put into the port ---> open, to the new home
+//!               open ---its home is over---> borrow, with what was never sent ---WhereIs, IsAt---> open | dead
 //! ```
 //!
 //! A message is *kept* by its sender until the home has put it into the port and said so. When a
@@ -73,7 +74,8 @@
 //! the new home with the queue (the *backlog*), and the borrower sends the rest there. The new home lends
 //! the port to nobody before the backlog is there, so what a sender has sent stays in order; a port is given
 //! on only then. The old home says where the port is as long as it runs, and answers the requests that its
-//! programs have taken. If it is given up before the backlog has come, that is lost with it. If the new home is given
+//! programs have taken. If it is given up before a borrower has heard, the borrower asks all peers where the port is
+//! (the module `asking`). If it is given up before the backlog has come, that is lost with it. If the new home is given
 //! up before it has said whether it has taken the right, the driver of the old home has to close the port, which may
 //! be there: so it never has two homes that are lent. The module `moving` has the records.
 //!
@@ -104,7 +106,8 @@
 //!   that is, and to no other one.
 //! - **N5** A node whose right is told dead sends nothing by it any more; and a right is told dead only
 //!   if its home has closed the port, was given up or started anew, or was not met for
-//!   `dead_after`; or a home that the node has heard of was, before it could say where the port is.
+//!   `dead_after`; or a home that the node has heard of was, before it could say where the port is, and no
+//!   node that could be asked has the port.
 //! - **N7** While a right leads to a port, or is on its way, its home or its giver has a right of its own
 //!   for it: so no port is told that it has no senders while it has one, except one whose giver is given
 //!   up before the receiver has claimed it. When none is left, and the port wants to know, it is told.
@@ -152,8 +155,8 @@
 //! let mut nodes = [hall, roof].map(|id| Node::<()>::new(Settings::new(id, 1, [9; 16])));
 //! let mut machines = [Machine::default(), Machine::default()];
 //! let id = PortId { origin: hall, serial: 7 };
-//! let (secret, domain, synchronous, slots) = ([5; 16], DomainKey(1), false, 64);
-//! nodes[0].add_port(port, PortSettings { id, secret, domain, synchronous, slots });
+//! let (key, domain, synchronous, slots) = ([5; 16], DomainKey(1), false, 64);
+//! nodes[0].add_port(port, PortSettings { id, key, domain, synchronous, slots });
 //! for (at, node) in [roof, hall].into_iter().enumerate() {
 //!     nodes[at].connected(now, wire, Authenticated { node, expires: None, dialed: at == 0, proven: true });
 //! }
@@ -179,6 +182,7 @@
 //! # Ok::<(), portolan_proto::node::Unsent>(())
 //! ```
 
+mod asking;
 mod association;
 mod borrow;
 mod clock;
@@ -187,6 +191,7 @@ mod fair_queue;
 mod fault;
 mod flow;
 mod greeting;
+mod keys;
 mod machine;
 mod moving;
 mod port;

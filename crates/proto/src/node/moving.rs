@@ -20,6 +20,7 @@
 use super::association::{Context, Detached, Redirect, never_put};
 use super::borrow::{Borrow, Limbo, to_port};
 use super::fault::Fault;
+use super::keys;
 use super::machine::{Node, association_of, context};
 use super::port::{Port, Stay};
 use super::types::{
@@ -71,7 +72,7 @@ impl<P: Clone> Node<P> {
         Ok(Reference {
             kind: ReferenceKind::Receive,
             slots: settings.slots.max(1),
-            ..to_port(settings.id, settings.secret, own, settings.synchronous)
+            ..to_port(settings.id, settings.key, own, settings.synchronous)
         })
     }
 
@@ -107,7 +108,7 @@ impl<P: Clone> Node<P> {
             (None, None) => {}
             (Some(_), Some(entry)) => {
                 let was_here = matches!(entry.stay, Stay::Left(..));
-                if !was_here || entry.settings.secret != it.secret {
+                if !was_here || entry.settings.key != it.secret {
                     return Err(Unsent::Dead);
                 }
             }
@@ -118,7 +119,7 @@ impl<P: Clone> Node<P> {
         answered.map_err(|refused| refused.why)?;
         let settings = PortSettings {
             id: it.port,
-            secret: it.secret,
+            key: it.secret,
             domain,
             synchronous: it.synchronous,
             slots: it.slots,
@@ -129,7 +130,7 @@ impl<P: Clone> Node<P> {
         // It may have been here before, and in another domain.
         entry.settings.domain = domain;
         entry.arrives(it.slots, given.request);
-        self.by_id.insert(it.port, port);
+        self.index(port, &settings);
         self.arriving.insert(given.request, port);
         self.forwarded.retain(|it| *it != port);
         Ok(port)
@@ -145,12 +146,15 @@ impl<P: Clone> Node<P> {
         };
         let settings = entry.settings;
         let home = (home, incarnation);
-        let reference = to_port(settings.id, settings.secret, home, settings.synchronous);
+        let reference = to_port(settings.id, settings.secret(), home, settings.synchronous);
         self.last_borrow += 1;
         let borrow = BorrowKey(self.last_borrow);
-        self.borrows
-            .insert(borrow, Borrow::new(reference, Vec::new(), now));
-        self.claim_one(borrow);
+        let new = Borrow {
+            key: Some(keys::of_borrower(&settings.key, self.settings.node)),
+            ..Borrow::new(reference, Vec::new(), now)
+        };
+        self.borrows.insert(borrow, new);
+        self.claim_one(now, borrow);
         Some(borrow)
     }
 
@@ -213,7 +217,7 @@ impl<P: Clone> Node<P> {
             moving: true,
             flow,
             ..Borrow::new(
-                to_port(settings.id, settings.secret, home, settings.synchronous),
+                to_port(settings.id, settings.secret(), home, settings.synchronous),
                 Vec::new(),
                 now,
             )
@@ -240,7 +244,7 @@ impl<P: Clone> Node<P> {
         };
         let port = self.forwarded.remove(at);
         if let Some(gone) = port.and_then(|port| self.ports.remove(&port)) {
-            self.by_id.remove(&gone.settings.id);
+            self.unindex(&gone.settings);
         }
     }
 
@@ -255,7 +259,7 @@ impl<P: Clone> Node<P> {
         }
         let port = self.by_id.get(id).copied();
         let entry = port.and_then(|port| Some((port, self.ports.get(&port)?)));
-        let entry = entry.filter(|(_, it)| it.settings.secret == *secret);
+        let entry = entry.filter(|(_, it)| it.settings.secret() == *secret);
         match entry.map(|(port, it)| (port, &it.stay)) {
             Some((port, Stay::Here | Stay::Leaving)) => Whereabouts::Here(port),
             Some((port, Stay::Arriving(_))) => Whereabouts::Arriving(port),
@@ -286,6 +290,7 @@ impl<P: Clone> Node<P> {
                 unsent: redirect.unsent,
                 closing: redirect.closing,
             }),
+            key: Some(lent.key),
             ..Borrow::new(
                 to_port(lent.port, lent.secret, home, lent.synchronous),
                 Vec::new(),
@@ -298,7 +303,7 @@ impl<P: Clone> Node<P> {
             self.events.push_back(Event::Moved { flow, borrow, home });
         }
         match there {
-            Whereabouts::Away(..) => self.claim_one(borrow),
+            Whereabouts::Away(..) => self.claim_one(now, borrow),
             Whereabouts::Here(port) => self.comes_home(borrow, port),
             Whereabouts::Arriving(port) => self.waits_for(borrow, port),
             Whereabouts::Gone => self.dead(borrow, ResolveFailure::NoSuchPort),
@@ -316,7 +321,7 @@ impl<P: Clone> Node<P> {
                     (there.reference.home, there.reference.incarnation) = (home, incarnation);
                     (there.flow, there.since) = (None, now);
                 }
-                self.claim_one(borrow);
+                self.claim_one(now, borrow);
             }
             Whereabouts::Here(port) => self.comes_home(borrow, port),
             Whereabouts::Arriving(port) => self.waits_for(borrow, port),
@@ -386,14 +391,26 @@ impl<P: Clone> Node<P> {
         true
     }
 
+    /// Messages are lost with a node, and were not sent: all that is open for them ends.
+    pub(super) fn lose_with_node(&mut self, unsent: Vec<Detached<P>>) {
+        self.end_unsent(unsent, |request| Event::Ended {
+            request,
+            outcome: Outcome::NodeLost,
+        });
+    }
+
     /// Messages will reach no port: all that is open for them ends.
     pub(super) fn lose_unsent(&mut self, unsent: Vec<Detached<P>>) {
+        self.end_unsent(unsent, never_put);
+    }
+
+    fn end_unsent(&mut self, unsent: Vec<Detached<P>>, end: impl Fn(RequestKey) -> Event<P>) {
         for detached in unsent {
             let of_request = detached.request.filter(|it| it.open.is_some());
             let all: Vec<RequestKey> = detached.given().collect();
             for request in all.into_iter().chain(of_request.map(|it| it.key)) {
                 self.stays_after_all(request);
-                self.events.push_back(never_put(request));
+                self.events.push_back(end(request));
             }
         }
     }

@@ -134,6 +134,9 @@ pub struct FlowEnd {
     pub acknowledged: u64,
     /// So many from there on are not kept any more. Some may have arrived.
     pub lost: u64,
+    /// The port may be at another node: this asks where, and [`Event::Borrowed`] or [`Event::CameHome`] tells, as
+    /// of one that has moved. What comes after those that are lost goes there.
+    pub borrow: Option<BorrowKey>,
 }
 
 /// A request: at the client's node its own, at the home of the port the client's.
@@ -587,7 +590,7 @@ pub enum Event<P> {
     },
     /// The port that a borrow was to lead to is this node's. What could not be put into the port at its old
     /// home is the driver's to put into the port now, in this order and before anything else of
-    /// these senders.
+    /// these senders. The driver may have closed the port since: then they are lost.
     CameHome {
         /// Which.
         borrow: BorrowKey,
@@ -634,12 +637,19 @@ pub enum PortStay {
 pub struct PortSettings {
     /// The name it keeps for life.
     pub id: PortId,
-    /// Its secret.
-    pub secret: [u8; 16],
+    /// Known to its homes alone: random, and the same wherever the port moves.
+    pub key: [u8; 16],
     /// Its domain.
     pub domain: DomainKey,
     /// It takes requests, and not messages.
     pub synchronous: bool,
     /// Slots of its queue; a quarter is left to local senders.
     pub slots: u32,
+}
+
+impl PortSettings {
+    /// What the port's borrowers know: who shows it may be lent the port.
+    pub fn secret(&self) -> [u8; 16] {
+        super::keys::secret(&self.key)
+    }
 }

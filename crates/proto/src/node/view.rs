@@ -117,7 +117,7 @@ impl<P: Clone> Node<P> {
     /// The port of this name, shown its secret: one that is here, or that was.
     pub fn port_of(&self, id: &PortId, secret: &[u8; PORT_SECRET]) -> Option<PortKey> {
         let port = *self.by_id.get(id)?;
-        (self.ports.get(&port)?.settings.secret == *secret).then_some(port)
+        (self.ports.get(&port)?.settings.secret() == *secret).then_some(port)
     }
 
     /// The properties of a port that is here, or that was.

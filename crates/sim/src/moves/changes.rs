@@ -1,14 +1,18 @@
 //! What nodes tell of receive rights that move, and what must hold.
 
-use super::{FIRST, Item, Proxy, Route, Stream, key_of, place_of};
+use super::{FIRST, Item, Proxy, Route, Sought, Stream, group, key_of, place_of};
 use crate::home::Payload;
 use crate::world::{SimNode, World};
 use portolan_abi::node::{DeadReason, NodeId, ResolveFailure};
 use portolan_proto::node::{
-    Answer, BorrowKey, Delivery, Event, Fault, FlowKey, Message, Outcome, PortKey, PortStay,
-    Returned,
+    Answer, BorrowKey, Delivery, Event, Fault, FlowEnd, FlowKey, Message, Outcome, PortKey,
+    PortStay, Returned,
 };
 use std::collections::VecDeque;
+use std::time::Duration;
+
+/// So often in a row a program finds a port that is dead.
+const MOST_IN_VAIN: u32 = 50;
 
 impl World {
     /// An event, if it is not one of these.
@@ -57,8 +61,15 @@ impl World {
                 (proxy.flow, proxy.borrow) = (flow.ok(), None);
                 proxy.lent = true;
                 match flow {
-                    Ok(_) => self.pump_moving(index, id),
-                    Err(why) => self.leads_nowhere(index, id, &format!("{why:?}")),
+                    Ok(_) => {
+                        self.report.found += u64::from(proxy.sought.take().is_some());
+                        self.pump_moving(index, id);
+                    }
+                    Err(why) => {
+                        let why = format!("{why:?}");
+                        self.must_be_nowhere(index, id, &why);
+                        self.leads_nowhere(index, id, &why);
+                    }
                 }
             }
             Event::Left { port, borrow } => self.has_left(index, port, borrow),
@@ -156,6 +167,7 @@ impl World {
             of: None,
             counted: false,
             lent: is_home,
+            sought: None,
         };
         moves.proxies.insert(moves.last_proxy, proxy);
     }
@@ -195,6 +207,7 @@ impl World {
             of: Some(port),
             counted: false,
             lent: true,
+            sought: None,
         };
         it.moves.proxies.insert(id, proxy);
     }
@@ -211,6 +224,9 @@ impl World {
         let it = &mut self.nodes[index];
         let (id, home) = (it.id, it.moves.homes.get_mut(&port));
         let Some(home) = home else {
+            if it.moves.closed.contains(&port) {
+                return self.came_too_late(index, borrow, unsent);
+            }
             let what = format!("{port:?} is said to be at node {index}");
             return self.oracle.borrow_mut().found("N4", what);
         };
@@ -242,12 +258,33 @@ impl World {
             return;
         };
         if let Some(gone) = it.moves.proxies.remove(&proxy) {
+            self.report.found += u64::from(gone.sought.is_some());
             home.extend(gone.queue);
         }
         for stream in &mut it.moves.streams {
             if stream.route == Route::Proxy(proxy) {
                 stream.route = Route::Local(port);
             }
+        }
+    }
+
+    /// The port that a proxy stands for was here, and was closed when the node to which it was given was lost.
+    fn came_too_late(&mut self, index: usize, borrow: BorrowKey, unsent: Vec<Returned<Payload>>) {
+        let it = &mut self.nodes[index];
+        for key in unsent.iter().filter_map(|returned| returned.request) {
+            if let Some(of) = it.moves.forwarded.remove(&key) {
+                let _ = it.node.answer(of, Answer::ServerDead);
+                continue;
+            }
+            let mut oracle = self.oracle.borrow_mut();
+            if oracle.open.contains_key(&(index, key)) {
+                oracle.ends(index, key, "came home");
+            }
+        }
+        let all = it.moves.proxies.iter();
+        let mut its = all.filter(|(_, proxy)| proxy.borrow == Some(borrow));
+        if let Some(proxy) = its.next().map(|(id, _)| *id) {
+            self.leads_nowhere(index, proxy, "it was closed here");
         }
     }
 
@@ -268,6 +305,11 @@ impl World {
         for stream in &mut it.moves.streams {
             if stream.route == Route::Proxy(id) {
                 stream.route = Route::None;
+                stream.in_vain += 1;
+                // Where the port was it is found by its name, again and again, and has died elsewhere.
+                if stream.in_vain > MOST_IN_VAIN {
+                    stream.left = 0;
+                }
             }
         }
     }
@@ -276,6 +318,7 @@ impl World {
     fn close_home(&mut self, index: usize, port: PortKey) {
         self.report.not_moved += 1;
         let it = &mut self.nodes[index];
+        it.moves.closed.insert(port);
         let queue = it.machine.queues.remove(&port);
         let queue = queue.into_iter().flat_map(|queue| queue.messages).flatten();
         let waiting = it.moves.homes.remove(&port).into_iter().flatten();
@@ -290,11 +333,17 @@ impl World {
         }
     }
 
-    pub(crate) fn moves_over(&mut self, index: usize, peer: NodeId) {
+    pub(crate) fn moves_over(&mut self, index: usize, peer: NodeId, flows: &[FlowEnd]) {
         if self.plan.moves == 0 {
             return;
         }
-        let moves = &mut self.nodes[index].moves;
+        let it = &mut self.nodes[index];
+        let linked: Vec<(NodeId, u64)> = it
+            .node
+            .peers()
+            .filter_map(|peer| Some((peer, it.node.view(peer)?.serial)))
+            .collect();
+        let moves = &mut it.moves;
         moves.inboxes.retain(|_, (flow, _)| flow.peer != peer);
         for stream in &mut moves.streams {
             if matches!(stream.route, Route::Asked(flow) if flow.peer == peer) {
@@ -304,8 +353,55 @@ impl World {
         let all = moves.proxies.iter();
         let its = all.filter(|(_, it)| it.flow.is_some_and(|flow| flow.peer == peer));
         let its: Vec<u64> = its.map(|(id, _)| *id).collect();
-        its.into_iter()
-            .for_each(|id| self.leads_nowhere(index, id, "its home was given up"));
+        for id in its {
+            let proxy = self.nodes[index].moves.proxies.get_mut(&id);
+            let Some(proxy) = proxy else { continue };
+            let linked = linked.clone();
+            proxy.sought = Some(Sought {
+                at: self.now,
+                linked,
+            });
+            let end = flows.iter().find(|end| Some(end.flow) == proxy.flow);
+            if let Some(borrow) = end.and_then(|end| end.borrow) {
+                self.report.sought += 1;
+                (proxy.flow, proxy.borrow) = (None, Some(borrow));
+                proxy.counted = false;
+            } else {
+                // What is left of a backlog goes nowhere.
+                if proxy.backlog.is_none() {
+                    self.must_be_nowhere(index, id, "it asks nobody");
+                }
+                self.leads_nowhere(index, id, "its home was given up");
+            }
+        }
+    }
+
+    /// N5: a port whose home has gone is dead only if no node that could be asked has it.
+    fn must_be_nowhere(&mut self, index: usize, id: u64, why: &str) {
+        let Some(proxy) = self.nodes[index].moves.proxies.get(&id) else {
+            return;
+        };
+        let Some(sought) = &proxy.sought else { return };
+        let port = key_of(proxy.place);
+        // It was asked for as long as it is.
+        if self.now.since(sought.at) >= Duration::from_secs(29) {
+            return;
+        }
+        let here = &self.nodes[index];
+        let has_it = |(peer, serial): &&(NodeId, u64)| {
+            let there = self.by_id.get(peer).map(|at| &self.nodes[*at]);
+            let is_linked = here.node.association(*peer, *serial);
+            let since = there.and_then(|it| it.moves.here_since.get(&port));
+            let stay = there.and_then(|it| it.node.stay(port));
+            is_linked.is_some()
+                && there.and_then(|it| it.node.view(here.id)).map(|it| it.id) == is_linked
+                && since.is_some_and(|since| *since < sought.at)
+                && stay.is_some_and(|stay| stay != PortStay::Left)
+        };
+        if let Some((home, _)) = sought.linked.iter().find(has_it) {
+            let what = format!("node {index} is told dead ({why}) {port:?}, which {home:?} has");
+            self.oracle.borrow_mut().found("N5", what);
+        }
     }
 
     /// N4: one home at a time. N7: a port without senders has none.
@@ -320,7 +416,8 @@ impl World {
                     Some(PortStay::Here | PortStay::Leaving)
                 )
             };
-            let homes = self.nodes.iter().filter(is_home).count();
+            let near = group(&self.plan, index);
+            let homes = self.nodes[near.clone()].iter().filter(is_home).count();
             if homes > 1 {
                 let what = format!("{port:?} has {homes} homes");
                 return self.oracle.borrow_mut().found("N4", what);
@@ -331,7 +428,8 @@ impl World {
             if is_used || it.node.stay(*port) != Some(PortStay::Here) {
                 continue;
             }
-            for (other, there) in self.nodes.iter().enumerate() {
+            for other in near {
+                let there = &self.nodes[other];
                 let sends = |stream: &&Stream| {
                     let proxy = match stream.route {
                         Route::Proxy(id) => there.moves.proxies.get(&id),

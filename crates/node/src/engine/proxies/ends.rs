@@ -12,8 +12,8 @@ use super::passing::{Back, Here};
 use super::{IDLE, Place, Proxy, SWEEP};
 
 impl Engine {
-    /// The association with a peer is over: all rights on its ports are dead. How many messages are
-    /// lost.
+    /// The association with a peer is over: all rights on its ports are dead, but for those of which it is asked
+    /// where they are now. How many messages are lost.
     pub(in crate::engine) fn given_up(
         &mut self,
         peer: NodeId,
@@ -32,14 +32,27 @@ impl Engine {
             };
             let end = ends.get(&flow);
             proxy.have_arrived(end.map_or(0, |end| proxy.first + end.acknowledged));
-            let name = self.machine.name_of(peer);
-            let flushes = proxy.flushes.drain(..);
-            flushes.for_each(|(_, answer)| answer.node_lost(&name));
-            let queued = self.empty(id, |answer| answer.node_lost(&name));
-            self.lose(id, queued + end.map_or(0, |end| end.lost));
+            let lost = end.map_or(0, |end| end.lost);
+            if let Some(borrow) = end.and_then(|end| end.borrow) {
+                self.is_sought(id, peer, borrow, lost);
+                continue;
+            }
+            self.lose(id, lost);
+            self.is_lost_with(id, peer);
             self.close_proxy(id);
         }
         lost(self) - before
+    }
+
+    /// What programs have sent to a proxy is lost with this node.
+    pub(super) fn is_lost_with(&mut self, id: u64, gone: NodeId) {
+        let name = self.machine.name_of(gone);
+        if let Some(proxy) = self.proxies.all.get_mut(&id) {
+            let flushes = proxy.flushes.drain(..);
+            flushes.for_each(|(_, answer)| answer.node_lost(&name));
+        }
+        let queued = self.empty(id, |answer| answer.node_lost(&name));
+        self.lose(id, queued);
     }
 
     /// A port of a peer is dead, and so many messages to it are lost.
@@ -75,7 +88,7 @@ impl Engine {
     }
 
     /// Counts what was sent to a proxy and is lost. Of requests their clients are told.
-    fn lose(&mut self, id: u64, messages: u64) {
+    pub(super) fn lose(&mut self, id: u64, messages: u64) {
         let proxy = self.proxies.all.get(&id);
         if let Some(proxy) = proxy.filter(|proxy| !proxy.synchronous && messages > 0) {
             *self.proxies.lost.entry(proxy.home).or_default() += messages;

@@ -7,6 +7,7 @@
 //! takes    a port of this domain, its right in the message ---> its backlog comes ---Arrived---> others send
 //! proxy    ready ---Moved---> parked ---Borrowed---> ready, by another flow
 //!                                    ---CameHome---> passes on to the port here
+//!       its home is given up, and the port may be elsewhere ---> parked, as after Moved; or dead
 //! ```
 //!
 //! A port that comes to a machine where it has proxies, or was before, has a queue of its own all the same;
@@ -97,13 +98,13 @@ impl Engine {
         };
         proxy.request_no_more_senders();
         let arrivals = &mut self.machine.arrivals;
-        arrivals.has_proxy(domain, settings.id, settings.secret, known);
+        arrivals.has_proxy(domain, settings.id, settings.secret(), known);
         // Those of an earlier stay here.
         let passing: Vec<u64> = self.passing_to(port);
         for proxy in self.proxies.all.values_mut() {
             proxy.of = proxy.of.filter(|of| *of != port);
         }
-        let of = (settings.id, settings.secret, settings.synchronous);
+        let of = (settings.id, settings.secret(), settings.synchronous);
         let place = Place::Parked(Box::new(proxy));
         let mut proxy = Proxy::new(domain, name, home, of, number, place);
         (proxy.of, proxy.named, proxy.backlog) = (Some(port), named, Some(depth));
@@ -213,6 +214,39 @@ impl Engine {
         self.park(id);
     }
 
+    /// The home of a flow's port was given up, with so many messages, and it is asked where the port is now.
+    pub(super) fn is_sought(&mut self, id: u64, gone: NodeId, borrow: BorrowKey, lost: u64) {
+        let depth = self.depth_of(id);
+        let Some(proxy) = self.proxies.all.get_mut(&id) else {
+            return;
+        };
+        if let Some(flow) = proxy.flow.take() {
+            self.proxies.by_flow.remove(&flow);
+        }
+        (proxy.borrow, proxy.gone) = (Some(borrow), Some(gone));
+        proxy.counted = false;
+        if lost > 0 {
+            // Who waits until all that was sent is there waits in vain, also if it is not known here yet.
+            proxy.behind_lost = Some((gone, depth));
+            let name = self.machine.name_of(gone);
+            let flushes = proxy.flushes.drain(..);
+            flushes.for_each(|(_, answer)| answer.node_lost(&name));
+            self.lose(id, lost);
+        }
+        self.proxies.by_borrow.insert(borrow, id);
+        self.rights.sought += 1;
+        self.take_held_back(id);
+        self.park(id);
+    }
+
+    /// There is no port any more that a proxy would stand for.
+    pub(in crate::engine) fn is_nowhere(&mut self, id: u64) {
+        if let Some(gone) = self.proxies.all.get(&id).and_then(|proxy| proxy.gone) {
+            self.is_lost_with(id, gone);
+        }
+        self.close_proxy(id);
+    }
+
     /// The port of a proxy is of this machine: it passes on to that, first what an earlier home did not put
     /// into it.
     pub(in crate::engine) fn came_home(
@@ -236,7 +270,7 @@ impl Engine {
                     return;
                 };
                 let of = self.node.port_settings(port);
-                let of = of.map(|it| (it.id, it.secret, it.synchronous));
+                let of = of.map(|it| (it.id, it.secret(), it.synchronous));
                 let of = of.unwrap_or((
                     PortId {
                         origin: own,
@@ -257,6 +291,7 @@ impl Engine {
         for message in back.into_iter().rev() {
             proxy.back.push_front(message);
         }
+        proxy.gone = None;
         proxy.sent = proxy.sent.saturating_sub(count);
         proxy.have_arrived(proxy.sent);
         // A proxy of another domain of this machine cannot pass on.

@@ -114,6 +114,16 @@ impl Engine {
                 *left = 0;
             }
         }
+        if let Some((gone, left)) = &mut proxy.behind_lost {
+            let (is_behind, gone) = (*left > 0, *gone);
+            let is_one = usize::from(!matches!(taken, Err(ReceiveError::TimedOut)));
+            *left = left.saturating_sub(usize::try_from(dropped).unwrap_or(usize::MAX) + is_one);
+            if is_behind && let Ok(Taken::Flush(answer)) = taken {
+                // Not all that was sent before is there.
+                answer.node_lost(&self.machine.name_of(gone));
+                return self.take_off(id);
+            }
+        }
         Some(taken)
     }
 

@@ -47,6 +47,8 @@ impl Proxy {
             named: false,
             backlog: None,
             behind: 0,
+            gone: None,
+            behind_lost: None,
             flushes: VecDeque::new(),
         }
     }
@@ -213,7 +215,7 @@ impl Proxies {
     /// home.
     pub(in crate::engine) fn lead_to(&mut self, id: u64, flow: FlowKey, taken: u64) {
         if let Some(proxy) = self.all.get_mut(&id) {
-            proxy.flow = Some(flow);
+            (proxy.flow, proxy.gone) = (Some(flow), None);
             proxy.first = proxy.sent.saturating_sub(taken);
             self.by_flow.insert(flow, id);
         }

@@ -2,6 +2,7 @@
 
 use super::super::fault::Fault;
 use super::super::flow::{Held, Receiving, Sending};
+use super::super::keys;
 use super::super::port::Stay;
 use super::super::types::{Event, FlowKey, Outcome, PortKey};
 use super::super::violation::{Unsent, Violation};
@@ -235,7 +236,8 @@ impl<P: Clone> Association<P> {
                 self.receiving.insert(flow, receiving);
                 Ok(Lent {
                     port: settings.id,
-                    secret: settings.secret,
+                    secret: settings.secret(),
+                    key: keys::of_borrower(&settings.key, key.peer),
                     synchronous: settings.synchronous,
                 })
             }

@@ -134,6 +134,14 @@ enum Inward<P> {
     Moved(PortKey),
 }
 
+/// What becomes of the flows of an association that is over.
+#[derive(Debug)]
+pub(super) struct Ended<P> {
+    pub(super) flows: Vec<FlowEnd>,
+    /// Those whose ports may be elsewhere, with what the peer was never sent.
+    pub(super) parted: Vec<Redirect<P>>,
+}
+
 #[derive(Debug)]
 pub(super) struct Association<P> {
     pub(super) id: AssociationId,
@@ -342,12 +350,13 @@ impl<P: Clone> Association<P> {
     }
 
     /// It is over: requests end, ports get their slots back, all that is kept is freed.
-    pub(super) fn end(mut self, cx: &mut Context<'_, P>, why: Over) {
+    pub(super) fn end(mut self, cx: &mut Context<'_, P>, why: Over) -> Ended<P> {
         let flows: Vec<u32> = self.receiving.keys().copied().collect();
         for flow in flows {
             self.close_inward(cx, flow);
         }
         self.cut(cx);
+        let parted = self.parted();
         if !self.planted.is(Fault::ForgetsRequests) {
             let open: Vec<u64> = self.open.keys().copied().collect();
             for request in open {
@@ -359,14 +368,10 @@ impl<P: Clone> Association<P> {
             flow: self.flow_key(*flow),
             acknowledged: sending.first,
             lost: sending.kept.len() as u64,
+            borrow: None,
         });
         let flows = flows.collect();
-        cx.events.push_back(Event::Over {
-            peer: self.peer,
-            association: self.serial,
-            why,
-            flows,
-        });
+        Ended { flows, parted }
     }
 
     /// When something is due that no record announces.

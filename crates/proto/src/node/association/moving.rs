@@ -12,7 +12,9 @@ use super::requests::OpenRequest;
 use super::rights::{Claimed, Fate};
 use super::{Association, Context, Inward, Turn};
 use crate::Time;
-use portolan_abi::node::{Backlog, FEATURE_MOVES, Lent, MoveRight, Moved, NodeId, ResolveFailure};
+use portolan_abi::node::{
+    Backlog, FEATURE_MOVES, FEATURE_WHERE, Lent, MoveRight, Moved, NodeId, ResolveFailure,
+};
 
 /// A message that goes to the new home of its port. Its requests are not those of an association.
 #[derive(Debug)]
@@ -64,6 +66,11 @@ impl<P: Clone> Association<P> {
     /// Whether receive rights go to the peer, and it knows that ports move.
     pub(in super::super) fn takes_moves(&self) -> bool {
         self.takes_rights() && self.features & FEATURE_MOVES != 0
+    }
+
+    /// Whether the peer may be asked where ports are.
+    pub(in super::super) fn takes_questions(&self) -> bool {
+        self.takes_moves() && self.features & FEATURE_WHERE != 0
     }
 
     /// Whether another flow may be opened.
@@ -145,6 +152,7 @@ impl<P: Clone> Association<P> {
             sending.claim = borrow;
             // Without a borrow nothing is sent.
             sending.closing = borrow.is_none();
+            sending.backlog = Some(u64::MAX);
         }
         self.say(Control::MoveRight(MoveRight {
             flow,
@@ -159,7 +167,8 @@ impl<P: Clone> Association<P> {
 
     /// All that goes before was sent by this flow.
     pub(in super::super) fn say_backlog(&mut self, flow: u32) -> Result<(), Unsent> {
-        let sending = self.sending.get(&flow).ok_or(Unsent::Dead)?;
+        let sending = self.sending.get_mut(&flow).ok_or(Unsent::Dead)?;
+        sending.backlog = Some(sending.next());
         let end = match self.planted.is(Fault::EndsBacklogEarly) {
             true => 0,
             false => sending.next(),
@@ -285,6 +294,49 @@ impl<P: Clone> Association<P> {
             closing: sending.closing,
         });
         Ok(())
+    }
+
+    /// The association is over: messages that the peer was never sent, of flows whose ports may be elsewhere.
+    pub(super) fn parted(&mut self) -> Vec<Redirect<P>> {
+        let mut parted = Vec::new();
+        if !self.takes_questions() {
+            return parted;
+        }
+        let home = self.home();
+        for (flow, mut sending) in std::mem::take(&mut self.sending) {
+            let backlog = sending.backlog.unwrap_or(0);
+            if let Some(lent) = sending.lent
+                && backlog < u64::MAX
+            {
+                let mut apart = Vec::new();
+                let first = match self.planted.is(Fault::SendsTwice) {
+                    true => sending.first,
+                    // Of a backlog nothing comes behind what others have sent since.
+                    false => sending.reached.max(backlog),
+                };
+                while sending.next() > first
+                    && let Some(kept) = sending.kept.pop_back()
+                {
+                    apart.push(kept);
+                }
+                let unsent: Vec<_> = apart
+                    .into_iter()
+                    .rev()
+                    .map(|it| self.detached(it))
+                    .collect();
+                if !sending.closing || !unsent.is_empty() {
+                    parted.push(Redirect {
+                        flow: self.flow_key(flow),
+                        lent,
+                        home,
+                        unsent,
+                        closing: sending.closing,
+                    });
+                }
+            }
+            self.sending.insert(flow, sending);
+        }
+        parted
     }
 
     fn detached(&mut self, kept: Kept<P>) -> Detached<P> {

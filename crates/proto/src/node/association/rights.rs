@@ -2,6 +2,7 @@
 
 use super::super::fault::Fault;
 use super::super::flow::{Receiving, Way};
+use super::super::keys;
 use super::super::port::Stay;
 use super::super::types::{
     Answer, BorrowKey, DomainKey, Event, FlowKey, Given, Leads, Message, Outcome, PortKey,
@@ -45,10 +46,8 @@ impl<P> Context<'_, P> {
             return self.ports.keys().next().copied();
         }
         let key = *self.by_id.get(id)?;
-        let ours = &self.ports.get(&key)?.settings.secret;
-        // All of it is looked at, wherever it differs: the time says nothing.
-        let differs = ours.iter().zip(secret).fold(0, |sum, (a, b)| sum | (a ^ b));
-        (differs == 0).then_some(key)
+        let ours = self.ports.get(&key)?.settings.secret();
+        keys::is_same(&ours, secret).then_some(key)
     }
 }
 
