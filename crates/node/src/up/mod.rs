@@ -67,7 +67,7 @@ use members::Members;
 use metrics::{Counts, Metrics};
 use others::Others;
 use programs::Programs;
-use replace::Taken;
+use replace::{Taken, Unanswered};
 use spans::Spans;
 use trust::Trust;
 
@@ -267,6 +267,11 @@ impl Node {
             // What node.toml says of it comes first.
             let _ = node.spans.asked(&domain, &place, now);
         }
+        let Unanswered { commands, programs } = taken.unanswered;
+        if let Some(control) = &mut node.control {
+            control.adopt(commands, now);
+        }
+        node.programs.adopt(programs, now);
         node.tell_members();
         // Last: nothing can go wrong any more.
         let seat = Seat {
@@ -680,6 +685,7 @@ impl Node {
         self.leave();
         let asked = self.spans.all_asked();
         let Self {
+            clock,
             listener,
             control,
             mut programs,
@@ -696,9 +702,15 @@ impl Node {
         };
         let mut control = control.ok_or_else(gone)?;
         let socket = listener.socket().ok_or_else(gone)?;
-        replace::give(to, [socket, control.socket(), programs.socket()], asked)?;
+        let unanswered = Unanswered {
+            commands: control.unanswered(),
+            programs: programs.unanswered(),
+        };
+        let listening = [socket, control.socket(), programs.socket()];
+        replace::give(to, listening, asked, unanswered)?;
         control.leave_file();
         programs.leave_file();
+        control.finish(&*clock, FAREWELL);
         Ok(())
     }
 }
