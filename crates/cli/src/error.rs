@@ -428,6 +428,9 @@ fn to_join(error: &JoinError) -> Cow<'static, str> {
             "end the process that has the domain's socket: it is no program of Portolan's"
         }
         JoinError::AddressTaken { .. } => "run it again: addresses are dealt out anew",
+        JoinError::NoAddresses { .. } => {
+            "end domains that are not needed (`portolan ls` lists them), or give this one a smaller size"
+        }
         _ => "run `portolan doctor`; look at limits (ulimit -a) and at free memory",
     };
     to_do.into()
