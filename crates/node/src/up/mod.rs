@@ -186,6 +186,7 @@ impl Node {
         start: Start,
         directory: impl FnOnce(&Config, Seat) -> Box<dyn Directory>,
     ) -> Result<Self> {
+        state.check()?;
         let config = state.config()?;
         // Before the incarnation is used up: what can be wrong is looked at first.
         let today = Moment {
