@@ -136,6 +136,16 @@ impl Span {
         self.settings.nodes.iter().any(is_it)
     }
 
+    /// Whether members of a node that a program calls so, by its name or id, may come in, whatever its
+    /// other one is.
+    pub(super) fn may_allow(&self, wanted: &str) -> bool {
+        let is_id = |text: &str| text.parse::<NodeId>().is_ok();
+        let may = |allowed: &String| {
+            allowed == "*" || allowed == wanted || is_id(allowed) != is_id(wanted)
+        };
+        self.settings.nodes.iter().any(may)
+    }
+
     pub(super) fn add<T: Waitable>(&mut self, it: T, thing: Thing) -> Option<Token<T>> {
         let token = self.set.add(it).ok()?;
         self.things.insert(token.any(), thing);
