@@ -8,6 +8,7 @@ use portolan::{Deadline, Domain, PortOptions, Token, WaitSet, Waitable};
 use portolan_abi::node::NodeId;
 use portolan_proto::node::{DomainKey, PortKey, RequestKey};
 
+use super::trim::Seen;
 use crate::config;
 
 /// What a token of a domain's wait set stands for.
@@ -39,6 +40,8 @@ pub(super) struct Span {
     /// Bytes of memory that a message may take: the domain's limit.
     pub(super) most: u64,
     names: Names,
+    /// As [`Engine::trim`](super::Engine) has seen it last.
+    pub(super) seen: Option<Seen>,
 }
 
 /// Names that are let out, as they were seen last.
@@ -81,6 +84,7 @@ impl Span {
             programs,
             most,
             names: Names::default(),
+            seen: None,
         })
     }
 
