@@ -460,13 +460,14 @@ impl Node {
     /// The link with a node is gone.
     fn lost(&mut self, node: NodeId, why: &str) {
         let now = self.clock.now();
+        let silent_after = self.config.silent_after;
         let name = self.engine.name_of(node);
         self.counts.links_lost += 1;
         self.log_of(node, &format!("lost the link with {name} ({node}): {why}"));
         self.lost.entry(node).or_insert(now);
         for dial in &mut self.dials {
             if dial.node == Some(node) && matches!(dial.phase, Phase::Linked) {
-                dial.lost(now, why.to_owned());
+                dial.lost(now, silent_after, why.to_owned());
             }
         }
     }
