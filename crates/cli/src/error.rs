@@ -106,6 +106,11 @@ pub(crate) enum CliError {
         "the port {name:?} died: its owner closed it or died, or a node between ended or spans the domain no more"
     )]
     PortDied { name: String },
+    /// The peer's: the port is gone, and a request is on the way.
+    #[error(
+        "the port {name:?} died before it answered: its owner closed it or died, or a node between ended or spans the domain no more; the request may have been served"
+    )]
+    ServerDead { name: String },
     /// The state's: its node has not said in time that it has the message.
     #[error(
         "the message to the port {name:?} was sent, and it is not known in time whether it is there; it may still arrive"
@@ -216,6 +221,7 @@ impl CliError {
             | Self::NoAnswer { .. }
             | Self::Full { .. }
             | Self::PortDied { .. }
+            | Self::ServerDead { .. }
             | Self::Unacknowledged { .. }
             | Self::MessageLost { .. }
             | Self::Unreachable { .. }
@@ -277,7 +283,7 @@ impl CliError {
             Self::NothingCame { .. } => "wait longer (--timeout), or look whether its senders run",
             Self::NoAnswer { .. } => "wait longer (--timeout), or look whether its server hangs",
             Self::Full { .. } => "let the receiver catch up, wait longer (--timeout), or --drop",
-            Self::PortDied { .. } => {
+            Self::PortDied { .. } | Self::ServerDead { .. } => {
                 "start its owner again, or span the domain again (`portolan node span`), and repeat the command"
             }
             Self::Unacknowledged { .. } => {
@@ -322,6 +328,7 @@ impl CliError {
             | Self::NoAnswer { .. } => IN_VAIN,
             Self::Full { .. } => FULL,
             Self::PortDied { .. }
+            | Self::ServerDead { .. }
             | Self::MessageLost { .. }
             | Self::NodeLost { .. }
             | Self::Unanswered { .. } => DEAD,
@@ -428,6 +435,9 @@ fn to_join(error: &JoinError) -> Cow<'static, str> {
             "end the process that has the domain's socket: it is no program of Portolan's"
         }
         JoinError::AddressTaken { .. } => "run it again: addresses are dealt out anew",
+        JoinError::NoAddresses { .. } => {
+            "end domains that are not needed: `portolan ls` lists them"
+        }
         _ => "run `portolan doctor`; look at limits (ulimit -a) and at free memory",
     };
     to_do.into()

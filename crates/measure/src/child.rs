@@ -114,6 +114,18 @@ fn brief<O: DeserializeOwned>() -> Result<(Brief<O>, Control, Vec<OwnedFd>)> {
 pub struct Control(OwnedFd);
 
 impl Control {
+    /// Both ends: the coordinator's, and a child's.
+    pub fn pair() -> Result<(Self, Self)> {
+        let pair = rustix::net::socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        );
+        let (ours, theirs) = pair.map_err(MeasureError::system("making a control socket"))?;
+        Ok((Self(ours), Self(theirs)))
+    }
+
     /// Sends one packet; [`MeasureError::Gone`] if the other side has left.
     pub fn send<T: Serialize>(&self, packet: &T) -> Result<()> {
         self.send_with(packet, &[])
@@ -245,16 +257,10 @@ impl Child {
         brief: &Brief<O>,
         descriptors: &[BorrowedFd<'_>],
     ) -> Result<Self> {
-        let (ours, theirs) = rustix::net::socketpair(
-            AddressFamily::UNIX,
-            SocketType::SEQPACKET,
-            SocketFlags::CLOEXEC,
-            None,
-        )
-        .map_err(MeasureError::system("making a control socket"))?;
+        let (ours, theirs) = Control::pair()?;
         let process = command
             .arg(ARGUMENT)
-            .stdin(Stdio::from(theirs))
+            .stdin(Stdio::from(theirs.0))
             // Only the coordinator prints results.
             .stdout(Stdio::null())
             .spawn()
@@ -262,7 +268,7 @@ impl Child {
         let mut child = Self {
             role: role.to_owned(),
             process,
-            control: Some(Control(ours)),
+            control: Some(ours),
             expected: Arc::new(AtomicBool::new(false)),
         };
         let sent = child.control().send_with(brief, descriptors);

@@ -1,13 +1,13 @@
 //! The audit log: who was let in, who was refused, who was forgotten. One JSON object a line.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 
 use portolan_transport::{Moment, NodeId};
 use serde::Serialize;
 
-use crate::state::State;
+use crate::state::{AT_ONCE, State};
 use crate::{NodeError, Result};
 
 /// What happened.
@@ -87,13 +87,57 @@ pub fn note(state: &State, now: Moment, event: &Event) -> Result<()> {
     })?;
     line.push('\n');
     let mut options = OpenOptions::new();
-    let options = options.append(true).create(true).mode(0o600);
-    let mut file = options.open(&path).map_err(failed())?;
+    let options = options.read(true).append(true).create(true).mode(0o600);
+    let file = options.custom_flags(AT_ONCE).open(&path);
+    let mut file = file.map_err(failed())?;
+    // A part of a line is what a full disk, or an end in the middle, has left: what it is about has not
+    // happened. It is a line of its own, and joined with no other.
+    if !ends_a_line(&file).map_err(failed())? {
+        line.insert(0, '\n');
+    }
     file.write_all(line.as_bytes()).map_err(failed())?;
     file.sync_data().map_err(failed())
+}
+
+fn ends_a_line(file: &File) -> std::io::Result<bool> {
+    let metadata = file.metadata()?;
+    // Of a pipe nobody can tell.
+    let Some(last) = metadata.len().checked_sub(1).filter(|_| metadata.is_file()) else {
+        return Ok(true);
+    };
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, last)?;
+    Ok(byte == *b"\n")
 }
 
 /// A node's id as the log has it.
 pub fn id(node: NodeId) -> String {
     node.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use portolan_testkit::unique;
+
+    use super::*;
+
+    #[test]
+    fn a_part_of_a_line_is_joined_with_no_other() {
+        let state = State::at(&std::env::temp_dir().join(unique("audit"))).unwrap();
+        let path = state.file("audit.log");
+        let now = Moment { seconds: 1 };
+        let event = Event::Renewed {
+            node: "hall".to_owned(),
+        };
+        note(&state, now, &event).unwrap();
+        let whole = std::fs::read_to_string(&path).unwrap();
+        let (part, _) = whole.split_at(whole.len() / 2);
+        std::fs::write(&path, format!("{whole}{part}")).unwrap();
+        for _ in 0..2 {
+            note(&state, now, &event).unwrap();
+        }
+        let log = std::fs::read_to_string(&path).unwrap();
+        assert_eq!(log, format!("{whole}{part}\n{whole}{whole}"));
+        std::fs::remove_dir_all(state.path()).unwrap();
+    }
 }

@@ -56,6 +56,24 @@ pub enum NodeError {
         /// The user.
         owner: u32,
     },
+    /// The caller's: others may put files into the state directory.
+    #[error("{path} has mode {mode:o}: others may replace what is in it, and it has a node's keys")]
+    Writable {
+        /// Which directory.
+        path: PathBuf,
+        /// Its permissions.
+        mode: u32,
+    },
+    /// The caller's: the state directory is another user's.
+    #[error(
+        "{path} is owned by the user {owner}, who may replace what is in it, and it has a node's keys"
+    )]
+    Foreign {
+        /// Which directory.
+        path: PathBuf,
+        /// The user.
+        owner: u32,
+    },
     /// The caller's: a file says something else than it should.
     #[error("{path} is damaged: {what}")]
     Damaged {
@@ -239,6 +257,12 @@ impl NodeError {
             Self::Readable { .. } => "chmod 600 it; if others may have read it, make a new node",
             Self::Owned { .. } => {
                 "chown it to the user that the node runs as; if the other one may not know it, make a new node"
+            }
+            Self::Writable { .. } => {
+                "chmod 700 it, or name a directory below it (--state), which is made; if others may have been there, make a new node"
+            }
+            Self::Foreign { .. } => {
+                "run it as that user, chown it to this one, or name another directory (--state)"
             }
             Self::Damaged { .. } => {
                 "restore it from a backup, or make a new node with another --state"

@@ -15,7 +15,7 @@
 //!
 //! - **S1** A file has its old contents or its new ones, whole, whatever dies in the middle, the
 //!   machine included; and a call that has returned has made the new ones last.
-//! - **S2** A key that others may read is not used.
+//! - **S2** A key that others may read is not used, nor a directory in which others may replace it.
 //! - **S3** One process at a time runs as the node of a directory. An incarnation is used once.
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
@@ -26,7 +26,7 @@ use std::os::unix::fs::{
 use std::path::{Path, PathBuf};
 
 use portolan_transport::NodeId;
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, OFlags, flock};
 
 use crate::config::Config;
 use crate::{NodeError, Result};
@@ -71,7 +71,31 @@ impl State {
     fn make(&self) -> Result<()> {
         let mut builder = DirBuilder::new();
         let made = builder.recursive(true).mode(0o700).create(&self.path);
-        made.map_err(NodeError::file("cannot make the directory", &self.path))
+        made.map_err(NodeError::file("cannot make the directory", &self.path))?;
+        self.check()
+    }
+
+    /// Looks whether the directory, if it is there, is this user's, and others may put nothing into
+    /// it (S2).
+    ///
+    /// # Errors
+    ///
+    /// [`NodeError::Writable`], [`NodeError::Foreign`].
+    pub fn check(&self) -> Result<()> {
+        let path = self.path.clone();
+        let metadata = match std::fs::metadata(&path) {
+            Ok(metadata) => metadata,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(NodeError::file("cannot look at", &path)(error)),
+        };
+        let (mode, owner) = (metadata.mode() & 0o7777, metadata.uid());
+        if is_strange(owner) {
+            return Err(NodeError::Foreign { path, owner });
+        }
+        if mode & 0o022 != 0 {
+            return Err(NodeError::Writable { path, mode });
+        }
+        Ok(())
     }
 
     /// Where it is.
@@ -96,12 +120,11 @@ impl State {
     /// [`NodeError::File`], [`NodeError::Damaged`].
     pub fn read(&self, name: &str) -> Result<Option<String>> {
         let path = self.file(name);
-        let file = match File::open(&path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(NodeError::file("cannot open", &path)(error)),
-        };
-        read_text(&file, &path).map(Some)
+        match open(&path) {
+            Ok(file) => read_text(&file, &path).map(Some),
+            Err(error) if is_absent(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Reads a key, which only its owner may read (S2).
@@ -110,11 +133,11 @@ impl State {
     ///
     /// As [`read`](Self::read), and [`NodeError::Readable`], [`NodeError::Owned`].
     pub fn read_key(&self, name: &str) -> Result<Option<String>> {
-        match read_key_at(&self.file(name)) {
-            Err(NodeError::File { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
-                Ok(None)
-            }
-            read => read.map(Some),
+        let path = self.file(name);
+        match open(&path) {
+            Ok(file) => read_key_of(&file, &path).map(Some),
+            Err(error) if is_absent(&error) => Ok(None),
+            Err(error) => Err(error),
         }
     }
 
@@ -167,6 +190,7 @@ impl State {
         let failed = || NodeError::file("cannot write", path);
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(true).mode(0o600);
+        options.custom_flags(AT_ONCE);
         let mut file = options.open(path).map_err(failed())?;
         // One that was left behind may have other permissions.
         file.set_permissions(Permissions::from_mode(0o600))
@@ -203,8 +227,9 @@ impl State {
     pub fn lock(&self) -> Result<File> {
         let path = self.file("lock");
         let mut options = OpenOptions::new();
-        let options = options.write(true).create(true).truncate(false).mode(0o600);
+        options.write(true).create(true).truncate(false).mode(0o600);
         let file = options
+            .custom_flags(AT_ONCE)
             .open(&path)
             .map_err(NodeError::file("cannot open", &path))?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -276,7 +301,40 @@ impl State {
 ///
 /// [`NodeError::File`], [`NodeError::Readable`], [`NodeError::Owned`], [`NodeError::Damaged`].
 pub fn read_key_at(path: &Path) -> Result<String> {
+    // It may be a pipe: a shell's `<(..)`.
     let file = File::open(path).map_err(NodeError::file("cannot open", path))?;
+    read_key_of(&file, path)
+}
+
+/// With this flag the opening of a named pipe does not wait for somebody at its other end.
+pub(crate) const AT_ONCE: i32 = OFlags::NONBLOCK.bits().cast_signed();
+
+/// Opens a file of the directory, which must be one: a pipe would keep its reader waiting.
+fn open(path: &Path) -> Result<File> {
+    let mut options = OpenOptions::new();
+    let file = options.read(true).custom_flags(AT_ONCE).open(path);
+    let file = file.map_err(NodeError::file("cannot open", path))?;
+    let metadata = file.metadata();
+    let metadata = metadata.map_err(NodeError::file("cannot look at", path))?;
+    match metadata.is_file() {
+        true => Ok(file),
+        false => Err(NodeError::Damaged {
+            path: path.to_owned(),
+            what: "it is no file, but a directory, a pipe or a device".to_owned(),
+        }),
+    }
+}
+
+fn is_absent(error: &NodeError) -> bool {
+    matches!(error, NodeError::File { source, .. } if source.kind() == io::ErrorKind::NotFound)
+}
+
+/// Another user than root, who reads and writes what it likes, and than this process's.
+fn is_strange(owner: u32) -> bool {
+    owner != 0 && owner != rustix::process::geteuid().as_raw()
+}
+
+fn read_key_of(file: &File, path: &Path) -> Result<String> {
     // Of the file that is open, so that none is put in its place meanwhile.
     let metadata = file
         .metadata()
@@ -286,11 +344,10 @@ pub fn read_key_at(path: &Path) -> Result<String> {
     if mode & 0o077 != 0 {
         return Err(NodeError::Readable { path, mode });
     }
-    // Root reads what it likes.
-    if owner != 0 && owner != rustix::process::geteuid().as_raw() {
+    if is_strange(owner) {
         return Err(NodeError::Owned { path, owner });
     }
-    read_text(&file, &path)
+    read_text(file, &path)
 }
 
 fn read_text(file: &File, path: &Path) -> Result<String> {

@@ -116,7 +116,7 @@ fn request_reply() {
             "answer: THE SECOND OF TWO",
             "answer: THE FIRST OF TWO",
             "drop me: the server dropped the request unanswered",
-            "die: the server died, or closed its port, or its node stopped to span the domain, before it answered",
+            "die: the server died, or closed its port, or a node between ended or stopped to span the domain, before it answered; the request was sent and may have been served",
         ],
     );
 }

@@ -19,7 +19,7 @@ use super::{exit_codes, timeout};
 ///
 /// Where this machine's node spans the domain (`portolan node span`), `send` and `call` find ports of
 /// other machines, too, that were bound there with --spanned. `upper@hall` is the port upper on
-/// the node hall.
+/// the node hall; nodes have two seconds to find it, however short --timeout is.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = concat!(

@@ -189,7 +189,7 @@ fn call(args: &CallArgs) -> Result<()> {
         RequestError::Unsent(error) => unsent(error.why, &args.place),
         RequestError::TimedOut => CliError::NoAnswer { name },
         RequestError::Dropped => CliError::Unanswered { name },
-        RequestError::ServerDead => CliError::PortDied { name },
+        RequestError::ServerDead => CliError::ServerDead { name },
         RequestError::NodeLost { node } => CliError::NodeLost { name, node },
         other => CliError::library("calling")(other),
     })?;

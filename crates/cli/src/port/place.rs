@@ -15,6 +15,9 @@ use crate::ls;
 /// How long the host of a domain may take to answer, at least and at most; between the two,
 /// as long as the command may take.
 const PATIENCE: (f64, f64) = (2.0, 5.0);
+/// How long nodes have to find a port that is asked for on one of them, at least: whether it is there is
+/// not known before they have answered.
+const ASKING: Duration = Duration::from_secs(2);
 /// Pause between two looks for a domain.
 const PAUSE: Duration = Duration::from_millis(20);
 /// What to do about a name that is none.
@@ -76,6 +79,10 @@ pub(super) fn make(place: &WhereArgs, make: &MakeArgs, what: &str) -> Result<Dom
 pub(super) fn find(place: &WhereArgs, what: &str, seconds: f64) -> Result<(Domain, SendRight)> {
     let until = deadline(Some(seconds));
     let domain = find_domain(place, what, seconds, until)?;
+    let until = match until.instant() {
+        Some(at) if place.name.contains('@') => at.max(Instant::now() + ASKING).into(),
+        _ => until,
+    };
     let (port, of) = (place.name.clone(), place.domain.clone());
     let what = move || format!("a port named {port:?} in the domain {of:?}");
     let waiting = Waiting::start(place.quiet, Some(seconds), what);

@@ -50,6 +50,18 @@ fn a_call_goes_to_the_node_that_it_names_or_to_the_one_that_has_the_port() {
 }
 
 #[test]
+fn a_port_of_a_node_is_found_though_the_command_waits_for_nothing() {
+    let mut node = Node::new("cli-remote-now");
+    let call = ["call", "upper@hall", "--data", "hello", "--timeout", "0"];
+    let call = Running::start(node.domain.name(), &call);
+    let query = node.span.take(PATIENCE).unwrap();
+    query.found(node.upper.make_send(), "hall").unwrap();
+    let said = String::from_utf8(call.finished(5).stderr).unwrap();
+    assert!(said.contains("no answer from the port"), "{said}");
+    assert!(matches!(node.upper.take(PATIENCE), Ok(Taken::Request(..))));
+}
+
+#[test]
 fn what_a_node_says_no_to_is_told_with_what_to_do() {
     let mut node = Node::new("cli-remote-no");
     let complaint = |call: Running, code| {
@@ -85,6 +97,16 @@ fn what_a_node_says_no_to_is_told_with_what_to_do() {
     answer.node_lost("hall");
     let said = complaint(call, 7);
     assert!(said.contains("\"hall\" was given up"), "{said}");
+    // This machine's own node dies.
+    let call = node.call("upper");
+    let query = node.span.take(PATIENCE).unwrap();
+    query.found(node.upper.make_send(), "hall").unwrap();
+    let Taken::Request(_, answer) = node.upper.take(PATIENCE).unwrap() else {
+        panic!("a request came");
+    };
+    answer.server_dead();
+    let said = complaint(call, 7);
+    assert!(said.contains("the request may have been served"), "{said}");
     // Without a node.
     let Node { domain, span, .. } = node;
     drop(span);

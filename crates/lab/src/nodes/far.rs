@@ -14,8 +14,9 @@ use portolan::{Access, Deadline, Domain, Message, PortOptions, ReceiveRight, Wai
 use portolan_measure::child::Control;
 use portolan_measure::{MeasureError, cpus};
 use portolan_transport::clock::{Clock, SystemClock};
-use portolan_transport::{Address, Class, Connection, State};
+use portolan_transport::{Address, Class, Connection, State, TransportError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
 use super::engine::{self, system, wait};
@@ -179,6 +180,16 @@ fn receiving<E: Into<Box<dyn std::error::Error + Send + Sync>>>(error: E) -> Lab
 fn stay(control: &Control) -> Result<()> {
     let _: Option<Said> = control.receive()?;
     Ok(())
+}
+
+/// What this process works with has ended, as `why` says. That is no failure if the coordinator is done
+/// with this process too: it ends them in any order, and a process that ends by itself ends the whole
+/// command.
+fn unless_over(control: &Control, why: LabError) -> Result<()> {
+    match control.receive::<IgnoredAny>()? {
+        None => Ok(()),
+        Some(_) => Err(why),
+    }
 }
 
 /// Runs `work` in a thread of its own, whose failure ends this process.
@@ -411,16 +422,9 @@ fn raw(wire: Wire, heads: bool, control: &Control) -> Result<()> {
         connection.progress();
         if let Some((order, inbound)) = &mut job {
             let (order, memory) = (*order, &mut memory[..order.bytes]);
-            while inbound.come < order.count
-                && inbound.step(&mut *connection, memory).map_err(receiving)?
-            {
-                if order.answers {
-                    let answer = out.insert(Outbound::new(on, frames, 1));
-                    answer.step(&mut *connection, memory).map_err(receiving)?;
-                }
-            }
-            if let Some(answer) = &mut out {
-                answer.step(&mut *connection, memory).map_err(receiving)?;
+            let done = follow(order, inbound, &mut out, &mut *connection, memory);
+            if let Err(why) = done {
+                return unless_over(control, receiving(why));
             }
             if inbound.come == order.count {
                 job = None;
@@ -441,6 +445,26 @@ fn raw(wire: Wire, heads: bool, control: &Control) -> Result<()> {
     }
 }
 
+/// Receives what has come of an order, and answers it.
+fn follow(
+    order: Order,
+    inbound: &mut Inbound,
+    out: &mut Option<Outbound>,
+    connection: &mut dyn Connection,
+    memory: &mut [u8],
+) -> std::result::Result<(), TransportError> {
+    while inbound.come < order.count && inbound.step(connection, memory)? {
+        if order.answers {
+            let answer = out.insert(Outbound::new(inbound.on, inbound.frames, 1));
+            answer.step(connection, memory)?;
+        }
+    }
+    if let Some(answer) = out {
+        answer.step(connection, memory)?;
+    }
+    Ok(())
+}
+
 /// Copies between its programs and the other node.
 fn relay(
     wire: Wire,
@@ -455,16 +479,12 @@ fn relay(
     control.send(&Said::Linked)?;
     loop {
         connection.progress();
-        match relay.step(&mut *connection) {
-            Ok(()) => {}
-            Err(Broken::Programs(error)) => return Err(system("a proxy's socket")(error)),
-            Err(Broken::Link(error)) => {
-                // The other one was told to end before this one.
-                return match control.receive::<Said>()? {
-                    None => Ok(()),
-                    Some(_) => Err(receiving(error)),
-                };
-            }
+        if let Err(broken) = relay.step(&mut *connection) {
+            let why = match broken {
+                Broken::Programs(error) => system("a proxy's socket")(error),
+                Broken::Link(error) => receiving(error),
+            };
+            return unless_over(control, why);
         }
         let mut programs = PollFlags::empty();
         programs.set(PollFlags::IN, relay.takes());
@@ -495,29 +515,111 @@ fn relay(
 
 /// Receives transfers by a proxy, and does what their heads say.
 fn beside(socket: &UnixStream, control: &Control) -> Result<()> {
-    let failed = || system("a proxy's socket");
     control.send(&Said::Bound)?;
     let mut memory = Vec::new();
-    let mut its = [0; HEAD];
     loop {
-        if (&*socket).read_exact(&mut its).is_err() {
-            return Ok(());
+        match transfer(socket, &mut memory) {
+            Ok(SAY) => control.send(&Said::Done)?,
+            Ok(_) => {}
+            Err(error) => return unless_over(control, system("a proxy's socket")(error)),
         }
-        let (wanted, length) = read(&its);
-        let length = usize::try_from(length).unwrap_or(usize::MAX);
-        if memory.len() < length {
-            memory.resize(length, 0);
+    }
+}
+
+/// Receives one transfer, and answers it if that is wanted; what is wanted.
+fn transfer(mut socket: &UnixStream, memory: &mut Vec<u8>) -> std::io::Result<u64> {
+    let mut its = [0; HEAD];
+    socket.read_exact(&mut its)?;
+    let (wanted, length) = read(&its);
+    let length = usize::try_from(length).unwrap_or(usize::MAX);
+    if memory.len() < length {
+        memory.resize(length, 0);
+    }
+    socket.read_exact(&mut memory[..length])?;
+    if wanted == ANSWER {
+        let answer = [&head(QUIET, length)[..], &memory[..length]].concat();
+        socket.write_all(&answer)?;
+    }
+    Ok(wanted)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread::spawn;
+
+    use portolan_measure::child::readable;
+
+    use super::*;
+
+    /// Runs a further process's work in a thread. What it works with ends when `use_it` has returned;
+    /// it stays until the coordinator ends too.
+    #[track_caller]
+    fn stays(
+        work: impl FnOnce(&Control) -> Result<()> + Send + 'static,
+        use_it: impl FnOnce(&Control),
+    ) {
+        let (ours, theirs) = Control::pair().unwrap();
+        let works = spawn(move || work(&theirs));
+        use_it(&ours);
+        // Readable is its end alone: there is nothing more to say.
+        let moment = Some(Duration::from_millis(200));
+        assert!(
+            !readable(ours.as_fd(), moment).unwrap(),
+            "it has ended by itself"
+        );
+        drop(ours);
+        works.join().unwrap().unwrap();
+    }
+
+    fn address(control: &Control) -> SocketAddr {
+        match control.receive().unwrap() {
+            Some(Said::Listens(address)) => address,
+            other => panic!("{other:?}"),
         }
-        (&*socket)
-            .read_exact(&mut memory[..length])
-            .map_err(failed())?;
-        match wanted {
-            ANSWER => {
-                let answer = [&head(QUIET, length)[..], &memory[..length]].concat();
-                (&*socket).write_all(&answer).map_err(failed())?;
-            }
-            SAY => control.send(&Said::Done)?,
-            _ => {}
-        }
+    }
+
+    #[test]
+    fn the_far_end_of_a_stream_stays_when_the_stream_has_ended() {
+        stays(
+            |control| raw(Wire::Loopback, false, control),
+            |control| {
+                let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
+                let connection = dial(Wire::Loopback, address(control), &clock).unwrap();
+                let (bytes, count, answers) = (64, u64::MAX, true);
+                let order = Order {
+                    bytes,
+                    count,
+                    answers,
+                };
+                control.send(&order).unwrap();
+                drop(connection);
+            },
+        );
+    }
+
+    #[test]
+    fn a_proxy_stays_when_its_link_has_ended() {
+        let (_programs, its) = UnixStream::pair().unwrap();
+        stays(
+            |control| relay(Wire::Loopback, None, its, control),
+            |control| {
+                let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
+                let connection = dial(Wire::Loopback, address(control), &clock).unwrap();
+                assert!(matches!(control.receive().unwrap(), Some(Said::Linked)));
+                drop(connection);
+            },
+        );
+    }
+
+    #[test]
+    fn a_program_stays_when_its_proxy_has_ended() {
+        let (proxy, its) = UnixStream::pair().unwrap();
+        stays(
+            move |control| beside(&its, control),
+            |control| {
+                assert!(matches!(control.receive().unwrap(), Some(Said::Bound)));
+                drop(proxy);
+            },
+        );
     }
 }

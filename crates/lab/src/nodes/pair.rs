@@ -14,7 +14,7 @@ use portolan_measure::cpus::Cpus;
 use portolan_measure::run::Run;
 use portolan_measure::sampler::Sampler;
 use portolan_transport::clock::{Clock, SystemClock};
-use portolan_transport::{Class, Connection, StreamId};
+use portolan_transport::{Class, Connection, State, StreamId};
 
 use super::engine::{self, system, wait};
 use super::far::{self, ANSWER, Brief, LAST, Order, Place, QUIET, SAY, Said, What};
@@ -399,7 +399,6 @@ fn allocate(domain: &Domain, bytes: usize) -> Result<portolan::Extent> {
 
 /// The near end of bare streams and of KKT.
 pub(crate) struct Raw {
-    /// Dropped first: if its connection ended before, it would end by itself, which counts as a failure.
     far: Child,
     clock: Arc<dyn Clock>,
     connection: Box<dyn Connection>,
@@ -449,7 +448,10 @@ impl Raw {
         let begun = Instant::now();
         let mut out = Outbound::new(self.on, self.frames, count);
         loop {
-            self.connection.progress();
+            // The far end does not end when its connection does, so that is noticed here.
+            if matches!(self.connection.progress(), State::Over | State::Failed) {
+                return Err(failed("the connection has ended"));
+            }
             out.step(&mut *self.connection, &self.memory[..bytes])
                 .map_err(failed)?;
             let fds = [self.far.control().as_fd(), self.connection.descriptor()];
@@ -484,11 +486,10 @@ impl Raw {
 
 /// A program by its proxy, another proxy, and the program there.
 pub(crate) struct Relayed {
-    /// Dropped first, and the proxies before the socket: each ends by itself once the one before it is gone.
-    program: Child,
-    proxies: Vec<Child>,
     socket: UnixStream,
     memory: Vec<u8>,
+    proxies: Vec<Child>,
+    program: Child,
 }
 
 impl Relayed {
@@ -547,9 +548,9 @@ impl Relayed {
     }
 
     fn finish(self) -> Result<()> {
-        // It waits for its proxy alone, whose end would be its own: it is killed.
-        drop(self.program);
-        finish(self.proxies)
+        let mut processes = self.proxies;
+        processes.push(self.program);
+        finish(processes)
     }
 }
 

@@ -90,8 +90,8 @@ impl Outbound {
 /// Transfers that come in one behind the other, into the same memory.
 #[derive(Debug)]
 pub(crate) struct Inbound {
-    on: StreamId,
-    frames: Frames,
+    pub(crate) on: StreamId,
+    pub(crate) frames: Frames,
     head: [u8; HEAD],
     of_head: usize,
     at: usize,

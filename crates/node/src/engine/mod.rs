@@ -20,6 +20,7 @@
 //! | `inspection` | what nodes ask one another about that |
 //! | `spanning` | domains come and go |
 //! | `spans` | a domain that is spanned, and what is waited for in it |
+//! | `trim` | memory that nobody uses goes back to the system |
 //! | `sleep` | what to sleep on between two steps |
 //! | `report` | what a running engine says of itself |
 //!
@@ -50,6 +51,7 @@ mod rights;
 mod sleep;
 mod spanning;
 mod spans;
+mod trim;
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -193,6 +195,8 @@ pub struct Engine {
     /// The next turn comes at once: the last one has ended before all was served, or there is something
     /// to say.
     goes_on: bool,
+    /// When it looks for memory that nobody uses.
+    trims_at: Duration,
 }
 
 impl Engine {
@@ -223,6 +227,7 @@ impl Engine {
             names_said: None,
             happened: Vec::new(),
             goes_on: false,
+            trims_at: Duration::ZERO,
         })
     }
 
@@ -365,6 +370,7 @@ impl Engine {
             self.questions.wake_at(),
             self.proxies.wake_at(),
             self.records_at(),
+            self.trims_at(),
         ];
         links.chain(others.into_iter().flatten()).min()
     }
@@ -414,6 +420,7 @@ impl Engine {
         if self.machine.recorder.is_some() {
             self.look_at_recording();
         }
+        self.trim();
         self.close_links();
     }
 

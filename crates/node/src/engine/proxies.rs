@@ -44,6 +44,7 @@ use super::spans::Thing;
 
 pub(super) use moves::Leaving;
 use passing::{Back, Here};
+use table::Times;
 
 /// Messages that are taken off one proxy in a turn: the others have their turn then.
 const TURN: usize = 64;
@@ -155,9 +156,9 @@ pub(super) struct Proxies {
     by_port: BTreeSet<(Foreign, u64)>,
     by_home: BTreeSet<(NodeId, u64)>,
     /// Those without senders, by since when.
-    idle: BTreeSet<(Duration, u64)>,
+    idle: Times,
     /// Those for whose messages there was no memory, by when they are tried again.
-    again: BTreeSet<(Duration, u64)>,
+    again: Times,
     /// Those that pass on to a port of this machine.
     passing: BTreeSet<(PortKey, u64)>,
     /// Those that wait until a port has arrived.

@@ -20,7 +20,8 @@ use crate::directory::Holders;
 
 /// How long it waits between two rounds: at first, and at the most.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
-/// A node that was not seen for so long after a program has named it is none.
+/// A node that was not seen for so long after a program has named it is none. The program is told
+/// before it has stopped to wait: [`unknown_at`].
 const UNKNOWN_AFTER: Duration = Duration::from_secs(1);
 
 /// How long only those are asked that a directory names, before all are; and then the longest time.
@@ -94,6 +95,13 @@ impl Questions {
     pub(super) fn asked(&self) -> u64 {
         self.asked
     }
+}
+
+/// When the node that a question names is none, if it was not seen by then: the question was asked at
+/// `since`, and its program waits until `until`.
+fn unknown_at(since: Duration, until: Duration) -> Duration {
+    let half = until.saturating_sub(since) / 2;
+    since.saturating_add(UNKNOWN_AFTER.min(half))
 }
 
 impl Engine {
@@ -177,9 +185,14 @@ impl Engine {
             }
             return;
         }
-        let is_unknown = wanted.is_some() && !question.knows_node;
-        if is_unknown && now >= question.since.saturating_add(UNKNOWN_AFTER) {
-            return self.answer(id, Found::NoSuchNode);
+        if let Some(wanted) = &wanted
+            && !question.knows_node
+        {
+            let at = unknown_at(question.since, question.until);
+            if now >= at || !span.may_allow(wanted) {
+                return self.answer(id, Found::NoSuchNode);
+            }
+            question.again = question.again.min(at);
         }
         let mut silent = None;
         // Where the node is named nobody else is asked anyway.
@@ -339,5 +352,19 @@ impl Engine {
         for id in its {
             self.answer(id, Found::Nothing);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_is_told_that_a_node_is_none_while_it_waits() {
+        let ms = Duration::from_millis;
+        for (until, at) in [(40, 30), (1_220, 620), (5_000, 1_020)] {
+            assert_eq!(unknown_at(ms(20), ms(until)), ms(at));
+        }
+        assert_eq!(unknown_at(ms(20), Duration::MAX), ms(1_020));
     }
 }

@@ -8,6 +8,7 @@ use portolan::{Deadline, Domain, PortOptions, Token, WaitSet, Waitable};
 use portolan_abi::node::NodeId;
 use portolan_proto::node::{DomainKey, PortKey, RequestKey};
 
+use super::trim::Seen;
 use crate::config;
 
 /// What a token of a domain's wait set stands for.
@@ -39,6 +40,8 @@ pub(super) struct Span {
     /// Bytes of memory that a message may take: the domain's limit.
     pub(super) most: u64,
     names: Names,
+    /// As [`Engine::trim`](super::Engine) has seen it last.
+    pub(super) seen: Option<Seen>,
 }
 
 /// Names that are let out, as they were seen last.
@@ -81,6 +84,7 @@ impl Span {
             programs,
             most,
             names: Names::default(),
+            seen: None,
         })
     }
 
@@ -134,6 +138,16 @@ impl Span {
         let is_it =
             |allowed: &String| allowed == "*" || allowed == name || *allowed == node.to_string();
         self.settings.nodes.iter().any(is_it)
+    }
+
+    /// Whether members of a node that a program calls so, by its name or id, may come in, whatever its
+    /// other one is.
+    pub(super) fn may_allow(&self, wanted: &str) -> bool {
+        let is_id = |text: &str| text.parse::<NodeId>().is_ok();
+        let may = |allowed: &String| {
+            allowed == "*" || allowed == wanted || is_id(allowed) != is_id(wanted)
+        };
+        self.settings.nodes.iter().any(may)
     }
 
     pub(super) fn add<T: Waitable>(&mut self, it: T, thing: Thing) -> Option<Token<T>> {

@@ -6,6 +6,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
 use portolan_abi::node::MAX_STATEMENT;
+use portolan_transport::clock::Clock;
 use serde::{Deserialize, Serialize};
 
 use super::clients::{Clients, Heard, WITHIN};
@@ -17,9 +18,9 @@ use crate::{NodeError, Result};
 /// The socket's file.
 pub(super) const SOCKET: &str = "control.sock";
 /// Bytes of a request, at most.
-const LONGEST: usize = 4096 + 2 * MAX_STATEMENT;
+pub(super) const LONGEST: usize = 4096 + 2 * MAX_STATEMENT;
 /// Commands that are being asked at once, at most.
-const MOST: usize = 16;
+pub(super) const MOST: usize = 16;
 /// Bytes of an answer, at most.
 const LONGEST_ANSWER: u64 = 16 << 20;
 
@@ -61,8 +62,6 @@ pub(super) struct Control {
     listener: UnixListener,
     clients: Clients<UnixStream>,
     file: SocketFile,
-    /// The process that is to take over.
-    replacing: Option<UnixStream>,
 }
 
 impl Control {
@@ -83,15 +82,41 @@ impl Control {
             listener,
             clients: Clients::new(MOST),
             file: SocketFile::at(path.clone()),
-            replacing: None,
         })
+    }
+
+    /// Goes on with clients that the process of before has accepted, and has not answered.
+    pub(super) fn adopt(&mut self, unanswered: Vec<(OwnedFd, Vec<u8>)>, now: Duration) {
+        for (socket, came) in unanswered {
+            let socket = UnixStream::from(socket);
+            // The one that accepted it has made it so already.
+            if socket.set_nonblocking(true).is_ok() {
+                self.clients.adopt(socket, came, now);
+            }
+        }
     }
 
     /// The process that is to take over, if one waits for that and is not gone.
     pub(super) fn replacing(&mut self) -> Option<UnixStream> {
-        let socket = self.replacing.take()?;
-        let gone = (&socket).read(&mut [0]).is_ok();
-        (!gone).then_some(socket)
+        let is_there = |mut socket: &UnixStream| socket.read(&mut [0]).is_err();
+        std::iter::from_fn(|| self.clients.kept()).find(is_there)
+    }
+
+    /// Those that have no answer yet, with what they have said, for the process that takes over. One
+    /// that is to take over itself then takes over from that process.
+    pub(super) fn unanswered(&mut self) -> Vec<(OwnedFd, Vec<u8>)> {
+        let unanswered = self.clients.unanswered().into_iter();
+        unanswered
+            .map(|(socket, came)| (socket.into(), came))
+            .collect()
+    }
+
+    /// Waits until those that were answered have their answers, for so long.
+    pub(super) fn finish(&mut self, clock: &dyn Clock, within: Duration) {
+        let until = clock.now() + within;
+        while self.clients.finish(clock.now()) && clock.now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// The socket, for the process that takes over.
@@ -119,8 +144,7 @@ impl Control {
             socket.set_nonblocking(true)?;
             Ok(socket)
         };
-        let kept = self.clients.step(now, accept, |came| heard(came, &mut act));
-        self.replacing = kept.or(self.replacing.take());
+        self.clients.step(now, accept, |came| heard(came, &mut act));
     }
 }
 
@@ -139,9 +163,6 @@ fn heard(came: &[u8], act: &mut impl FnMut(Ask) -> String) -> Heard {
     }
 }
 
-/// Between two attempts to ask.
-const AGAIN: Duration = Duration::from_millis(10);
-
 /// Asks the node that runs with this state directory; its answer, in JSON.
 ///
 /// # Errors
@@ -154,27 +175,15 @@ pub fn ask(state: &State, ask: Ask) -> Result<String> {
     };
     let failed = || NodeError::file("cannot ask at", &path);
     let request = serde_json::to_string(&Request { ask }).map_err(|e| failed()(e.into()))?;
+    let mut socket = UnixStream::connect(&path).map_err(|error| match error.kind() {
+        ErrorKind::NotFound | ErrorKind::ConnectionRefused => not_running(),
+        _ => failed()(error),
+    })?;
     let end = Instant::now() + WITHIN;
-    let socket = loop {
-        let mut socket = match UnixStream::connect(&path) {
-            Ok(socket) => socket,
-            Err(error)
-                if [ErrorKind::NotFound, ErrorKind::ConnectionRefused].contains(&error.kind()) =>
-            {
-                return Err(not_running());
-            }
-            Err(error) => return Err(failed()(error)),
-        };
-        socket.set_read_timeout(Some(WITHIN)).map_err(failed())?;
-        match socket.write_all(format!("{request}\n").as_bytes()) {
-            Ok(()) => break socket,
-            // A node that hands over to another process closes what has asked nothing yet: that one is asked.
-            Err(error) if error.kind() == ErrorKind::BrokenPipe && Instant::now() < end => {
-                std::thread::sleep(AGAIN);
-            }
-            Err(error) => return Err(failed()(error)),
-        }
-    };
+    socket.set_read_timeout(Some(WITHIN)).map_err(failed())?;
+    socket
+        .write_all(format!("{request}\n").as_bytes())
+        .map_err(failed())?;
     let mut answer = String::new();
     match socket.take(LONGEST_ANSWER).read_to_string(&mut answer) {
         Ok(0) => Err(not_running()),

@@ -21,8 +21,9 @@ const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// The longest of one that only others have told of.
 const LONGEST_PAUSE_HEARD: Duration = Duration::from_secs(30);
-/// A link that has lasted for so long was accepted by both.
-const LASTED: Duration = Duration::from_secs(1);
+/// A link that has lasted for so many times the silence that ends one was a good one. A machine that has
+/// too much to do lets links end by silence, and each new one costs it more: that is not to go on in haste.
+const LASTED: u32 = 3;
 /// Other addresses that a member is said to be reached at, at most.
 const MOST_OTHERS: usize = 3;
 /// How long an address has to answer: the kernel itself asks again ever more seldom, for minutes.
@@ -153,10 +154,11 @@ impl Dial {
         }
     }
 
-    /// The link is gone: tries again soon. Less soon if it has not lasted: a peer that ends each link
-    /// at once does so for good.
-    pub(super) fn lost(&mut self, now: Duration, why: String) {
-        if now.saturating_sub(self.since) >= LASTED {
+    /// The link is gone, which ends by a silence of `silent_after`: tries again soon. Less soon if it has
+    /// not lasted: a peer that ends each link at once does so for good, and one that falls silent again
+    /// and again has too much to do.
+    pub(super) fn lost(&mut self, now: Duration, silent_after: Duration, why: String) {
+        if now.saturating_sub(self.since) >= LASTED * silent_after {
             self.pause = SHORTEST_PAUSE;
         }
         self.fail(now, why);
@@ -301,5 +303,25 @@ mod tests {
         dial.linked(203 * second);
         dial.hasten(203 * second);
         assert_eq!(dial.wake_at(), None);
+    }
+
+    #[test]
+    fn links_that_end_by_silence_again_and_again_are_not_made_in_haste() {
+        let silent_after = Duration::from_secs(3);
+        let mut dial = Dial::new("192.0.2.1:1".to_owned(), Duration::ZERO);
+        let mut now = Duration::ZERO;
+        // How long it waits when a link is gone that has lasted for so long.
+        let mut waits = |lasts: Duration| {
+            dial.linked(now);
+            now += lasts;
+            dial.lost(now, silent_after, "nothing came for too long".to_owned());
+            let wait = dial.wake_at().unwrap() - now;
+            now += wait;
+            wait
+        };
+        assert!(waits(100 * silent_after) <= SHORTEST_PAUSE, "a good one");
+        let last = (0..10).map(|_| waits(silent_after)).last().unwrap();
+        assert!(last >= LONGEST_PAUSE / 2, "{last:?}");
+        assert!(waits(LASTED * silent_after) <= SHORTEST_PAUSE, "a good one");
     }
 }

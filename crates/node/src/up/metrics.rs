@@ -103,8 +103,7 @@ impl Metrics {
                 false => Heard::Part,
             }
         };
-        // None of these is kept.
-        let _ = self.clients.step(now, accept, hear);
+        self.clients.step(now, accept, hear);
     }
 }
 

@@ -67,7 +67,7 @@ use members::Members;
 use metrics::{Counts, Metrics};
 use others::Others;
 use programs::Programs;
-use replace::Taken;
+use replace::{Taken, Unanswered};
 use spans::Spans;
 use trust::Trust;
 
@@ -186,6 +186,7 @@ impl Node {
         start: Start,
         directory: impl FnOnce(&Config, Seat) -> Box<dyn Directory>,
     ) -> Result<Self> {
+        state.check()?;
         let config = state.config()?;
         // Before the incarnation is used up: what can be wrong is looked at first.
         let today = Moment {
@@ -267,6 +268,11 @@ impl Node {
             // What node.toml says of it comes first.
             let _ = node.spans.asked(&domain, &place, now);
         }
+        let Unanswered { commands, programs } = taken.unanswered;
+        if let Some(control) = &mut node.control {
+            control.adopt(commands, now);
+        }
+        node.programs.adopt(programs, now);
         node.tell_members();
         // Last: nothing can go wrong any more.
         let seat = Seat {
@@ -454,13 +460,14 @@ impl Node {
     /// The link with a node is gone.
     fn lost(&mut self, node: NodeId, why: &str) {
         let now = self.clock.now();
+        let silent_after = self.config.silent_after;
         let name = self.engine.name_of(node);
         self.counts.links_lost += 1;
         self.log_of(node, &format!("lost the link with {name} ({node}): {why}"));
         self.lost.entry(node).or_insert(now);
         for dial in &mut self.dials {
             if dial.node == Some(node) && matches!(dial.phase, Phase::Linked) {
-                dial.lost(now, why.to_owned());
+                dial.lost(now, silent_after, why.to_owned());
             }
         }
     }
@@ -680,6 +687,7 @@ impl Node {
         self.leave();
         let asked = self.spans.all_asked();
         let Self {
+            clock,
             listener,
             control,
             mut programs,
@@ -696,9 +704,15 @@ impl Node {
         };
         let mut control = control.ok_or_else(gone)?;
         let socket = listener.socket().ok_or_else(gone)?;
-        replace::give(to, [socket, control.socket(), programs.socket()], asked)?;
+        let unanswered = Unanswered {
+            commands: control.unanswered(),
+            programs: programs.unanswered(),
+        };
+        let listening = [socket, control.socket(), programs.socket()];
+        replace::give(to, listening, asked, unanswered)?;
         control.leave_file();
         programs.leave_file();
+        control.finish(&*clock, FAREWELL);
         Ok(())
     }
 }

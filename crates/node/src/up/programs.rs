@@ -11,6 +11,7 @@ use portolan_abi::FORMAT_VERSION;
 use portolan_abi::node::{PROGRAMS_VERSION, SpanAnswer, SpanOutcome, SpanRequest};
 use portolan_sys::socket::{self, Address, SocketError};
 
+use super::replace::Asked;
 use super::socket_file::{self, SocketFile};
 use super::spans::{Place, Spans};
 use crate::engine::Engine;
@@ -18,7 +19,7 @@ use crate::state::State;
 use crate::{NodeError, Result};
 
 /// Programs that ask at once, at most.
-const MOST: usize = 64;
+pub(super) const MOST: usize = 64;
 /// How long a program has to ask, and its domain to be joined.
 const WITHIN: Duration = Duration::from_secs(5);
 
@@ -72,6 +73,28 @@ impl Programs {
     /// The socket, for the process that takes over.
     pub(super) fn socket(&self) -> BorrowedFd<'_> {
         self.listener.as_fd()
+    }
+
+    /// Those that have no answer yet, with what each wants if it has said so, for the process that
+    /// takes over.
+    pub(super) fn unanswered(&mut self) -> Vec<(OwnedFd, Option<Asked>)> {
+        let unanswered = self.asking.drain(..);
+        let unanswered = unanswered.map(|asking| {
+            let wants = asking.wants.as_ref();
+            let wants = wants.map(|(domain, place)| Asked::new(domain, place));
+            (asking.socket, wants)
+        });
+        unanswered.collect()
+    }
+
+    /// Goes on with programs that the process of before has accepted, and has not answered.
+    pub(super) fn adopt(&mut self, unanswered: Vec<(OwnedFd, Option<Asked>)>, now: Duration) {
+        let adopted = unanswered.into_iter().map(|(socket, wants)| Asking {
+            socket,
+            until: now + WITHIN,
+            wants: wants.map(|asked| asked.place()),
+        });
+        self.asking.extend(adopted);
     }
 
     /// Another process listens now.

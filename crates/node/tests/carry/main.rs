@@ -10,6 +10,7 @@ mod hostile;
 mod machine;
 mod messages;
 mod moves;
+mod names;
 mod rights;
 mod room;
 mod scale;

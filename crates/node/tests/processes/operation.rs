@@ -1,8 +1,11 @@
 //! What an operator does, and what goes wrong on a machine: counters, logs, sockets' files, full disks,
 //! one process that takes over from another.
 
+use std::fs::Permissions;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use portolan_testkit::until;
@@ -82,8 +85,9 @@ fn counters_are_asked_for_where_node_toml_says_and_nowhere_else() {
     Machine::new("attic").join(&hall.invite());
     let page = asks(&address, b"GET /metrics HTTP/1.0\r\n\r\n");
     assert!(page.contains("\nportolan_node_joined_total 1\n"), "{page}");
-    // What another process has is named.
-    let taken = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    // What another process has is named. At an address from which nobody connects: one of those might be
+    // given the port when it is free again.
+    let taken = TcpListener::bind(("127.0.0.77", 0)).unwrap();
     let mut third = Machine::new("third");
     third.init();
     let address = taken.local_addr().unwrap();
@@ -273,4 +277,53 @@ fn a_running_node_on_a_full_disk_refuses_whom_it_is_told_to_and_keeps_it_when_th
     has("held: 1");
     has("again: 0");
     has("kept: 2");
+}
+
+#[test]
+fn a_directory_in_which_others_may_write_is_no_nodes() {
+    let mut hall = Machine::new("hall");
+    hall.init();
+    let chmod = |mode| {
+        std::fs::set_permissions(&hall.state, Permissions::from_mode(mode)).unwrap();
+    };
+    for mode in [0o777, 0o1777, 0o770] {
+        chmod(mode);
+        for args in [&["up"][..], &["invite", "--address", "127.0.0.1:1"]] {
+            let error = hall.fails(args, 2);
+            assert!(error.contains(&format!("has mode {mode:o}")), "{error}");
+        }
+    }
+    chmod(0o755);
+    let root = portolan_sys::process::user() == 0;
+    if root {
+        std::os::unix::fs::chown(&hall.state, Some(54_321), None).unwrap();
+        let error = hall.fails(&["up"], 2);
+        assert!(error.contains("owned by the user 54321"), "{error}");
+        std::os::unix::fs::chown(&hall.state, Some(0), None).unwrap();
+    }
+    hall.up();
+}
+
+#[test]
+fn what_is_no_file_keeps_no_command_waiting() {
+    let mut hall = Machine::new("hall");
+    hall.init();
+    for name in ["node.toml", "node.key", "incarnation"] {
+        let path = hall.state.join(name);
+        let text = std::fs::read(&path).unwrap_or_default();
+        let _ = std::fs::remove_file(&path);
+        let made = Command::new("mkfifo").arg(&path).status().unwrap();
+        assert!(made.success());
+        let error = hall.fails(&["up"], 2);
+        assert!(
+            error.contains(name) && error.contains("it is no file"),
+            "{error}"
+        );
+        std::fs::remove_file(&path).unwrap();
+        if !text.is_empty() {
+            std::fs::write(&path, text).unwrap();
+            std::fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+        }
+    }
+    hall.up();
 }

@@ -9,6 +9,9 @@
 //!
 //! A reservation is advice: any process may bind such a name, and other network namespaces have
 //! names of their own. Where it cannot be had, the domain lies where chance puts it.
+//!
+//! A domain that no other process can join needs no addresses that are free everywhere. It lies where
+//! the kernel puts it, outside of the band as long as there is room, and reserves nothing.
 
 use crate::space::JoinError;
 use portolan_abi::hello::{range_name, reserved_range};
@@ -41,9 +44,27 @@ pub(super) fn place(
         }
         match map(fd, base, geometry.len) {
             Err(MapError::Taken { .. }) if again => {}
+            Err(MapError::Taken { by, .. }) => {
+                let (len, domains) = (geometry.len, reserved().len());
+                return Err(JoinError::NoAddresses { len, domains, by });
+            }
             other => return Ok((other.map_err(JoinError::map)?, socket)),
         }
     }
+}
+
+/// Maps the file of a region that no other process is to map. Returns the mapping, and a socket that
+/// reserves nothing.
+pub(super) fn place_alone(
+    fd: &OwnedFd,
+    geometry: &Geometry,
+) -> Result<(Mapping, OwnedFd), JoinError> {
+    let socket = socket::unbound().map_err(JoinError::socket)?;
+    let len = usize::try_from(geometry.len).unwrap_or(usize::MAX);
+    let mapping = Mapping::shared_anywhere(fd, len)
+        .and_then(Mapping::not_in_children)
+        .and_then(Mapping::not_in_dumps);
+    Ok((mapping.map_err(JoinError::map)?, socket))
 }
 
 /// Maps a region's file at its address.

@@ -25,8 +25,8 @@ pub(super) const FIRST: HostWord = HostWord {
 pub(super) const LOCK_PAGES: u64 = 1;
 
 /// Makes the region of a new domain, whose first space and host is this process.
-/// `place` decides where it lies.
-pub(super) fn region(settings: &Builder, place: &str) -> Result<Region, JoinError> {
+/// `place` decides where it lies; without one no other process can join it, and it lies anywhere.
+pub(super) fn region(settings: &Builder, place: Option<&str>) -> Result<Region, JoinError> {
     let geometry = Geometry::new(settings.size).ok_or(JoinError::BadSize {
         size: settings.size,
     })?;
@@ -40,7 +40,10 @@ pub(super) fn region(settings: &Builder, place: &str) -> Result<Region, JoinErro
     // Taken before anything is written, so that no store of ours fails for want of memory.
     let tables = geometry.spaces + MAX_SPACES as u64 * SPACE_BYTES;
     memory::allocate(&fd, 0, tables).map_err(JoinError::Memory)?;
-    let (mapping, reservation) = addresses::place(&fd, &geometry, settings.owner, place)?;
+    let (mapping, reservation) = match place {
+        Some(place) => addresses::place(&fd, &geometry, settings.owner, place)?,
+        None => addresses::place_alone(&fd, &geometry)?,
+    };
     let region = Region::new(fd, mapping, geometry, reservation);
     portolan_shm::mark!("join.mapped");
     fill(&region, settings, limit, &us);

@@ -33,14 +33,13 @@ use portolan_abi::limits::MAX_NAME;
 use portolan_abi::region::Geometry;
 use portolan_abi::space::{HostWord, SpacePhase};
 use portolan_proto::handshake::Failure;
-use portolan_shm::atomic::Ordering;
 use portolan_sys::memory;
 use portolan_sys::process::{EventFd, poll};
 use portolan_sys::socket::{self, Address, SocketError};
 use std::cell::Cell;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -64,7 +63,8 @@ impl Domain {
         Self::builder(name).join()
     }
 
-    /// A domain that only this process is in, without socket and thread. For tests.
+    /// A domain that only this process is in, without socket and thread. It takes none of the addresses
+    /// that the machine's domains share. For tests.
     ///
     /// # Errors
     ///
@@ -140,11 +140,7 @@ fn join(settings: &Builder, deadline: Instant) -> Result<Domain, JoinError> {
 
 /// A domain of this process alone.
 fn private(settings: &Builder) -> Result<Domain, JoinError> {
-    static MADE: AtomicU64 = AtomicU64::new(0);
-    // Relaxed: only to tell them apart, so that they lie in different places.
-    let number = MADE.fetch_add(1, Ordering::Relaxed);
-    let place = format!("/{}/{number}", std::process::id());
-    let region = create::region(settings, &place)?;
+    let region = create::region(settings, None)?;
     let member = member(settings, region, FIRST, HostConnection::new(None))?;
     Ok(Domain::new(Arc::new(member)))
 }
@@ -446,7 +442,7 @@ impl Search<'_> {
     fn create(&self, listener: Descriptor, fallback: Descriptor) -> Result<Domain, JoinError> {
         let host = Host::first().map_err(|e| JoinError::system("make event descriptors", e))?;
         let sockets = self.sockets(listener, fallback)?;
-        let region = create::region(self.settings, &self.settings.name)?;
+        let region = create::region(self.settings, Some(&self.settings.name))?;
         let host_connection = HostConnection::new(Some(sockets));
         let member = Arc::new(member(self.settings, region, FIRST, host_connection)?);
         start(&member, Role::Host(Box::new(host)))?;

@@ -86,9 +86,9 @@ pub enum RequestError {
     #[error("the server dropped the request unanswered")]
     Dropped,
     /// The peer's: the server died, or closed its port, before it answered; or one of the two nodes
-    /// between stopped to span the domain.
+    /// between ended, or stopped to span the domain. It was sent, and may have been served.
     #[error(
-        "the server died, or closed its port, or its node stopped to span the domain, before it answered"
+        "the server died, or closed its port, or a node between ended or stopped to span the domain, before it answered; the request was sent and may have been served"
     )]
     ServerDead,
     /// The peer's: its node was given up before an answer came, for it was silent for too long, or

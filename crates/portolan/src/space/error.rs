@@ -49,8 +49,8 @@ pub enum JoinError {
     Forked,
     /// The state's: this process uses the addresses that the region has in every member.
     #[error(
-        "the domain lies at addresses {base:#x}..{:#x}, which this process uses for {by}; \
-         join before that is mapped, or let this process create the domain", base + len
+        "the domain lies at addresses {base:#x}..{:#x}, which this process uses for {by}; {}",
+        base + len, to_be_free(by)
     )]
     AddressTaken {
         /// First address.
@@ -58,6 +58,21 @@ pub enum JoinError {
         /// Bytes.
         len: u64,
         /// What lies there.
+        by: String,
+    },
+    /// The state's: this process has something wherever the region of a new domain was to lie.
+    #[error(
+        "this process has no {len:#x} bytes of addresses free that a new domain could have: {domains} \
+         domains of this machine have reserved theirs, and this process uses some for {by}; leave \
+         domains that it does not need, create smaller ones (`Builder::size`), or, where no other \
+         process joins, private ones (`Builder::private`)"
+    )]
+    NoAddresses {
+        /// Bytes.
+        len: u64,
+        /// Domains that have reserved addresses.
+        domains: usize,
+        /// What lies where it was tried last.
         by: String,
     },
     /// The caller's: it asked for a protection that the domain does not have.
@@ -340,6 +355,18 @@ fn occupier(holder: &Option<Holder>) -> String {
     }
 }
 
+/// What to do about addresses that this process uses, by what it uses them for.
+fn to_be_free(by: &str) -> &'static str {
+    match by.contains("memfd:portolan:") {
+        // Their creators could not see one another, or the machine has more domains than places.
+        true => {
+            "that is another domain: leave it before this one is joined, or create this one anew while \
+             that one runs (with a smaller `Builder::size` if the machine has hundreds of domains)"
+        }
+        false => "join before that is mapped, or let this process create the domain",
+    }
+}
+
 impl JoinError {
     /// A failed system call: out of descriptors, or a kernel that does not let us.
     pub(crate) fn system(what: &'static str, source: io::Error) -> Self {
@@ -439,6 +466,25 @@ const _: () = assert!(MAX_SPACES == 256, "Full speaks of 255 members");
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_lies_in_the_way_decides_what_to_do() {
+        let of = |by: &str| {
+            let taken = JoinError::AddressTaken {
+                base: 1 << 40,
+                len: 1 << 30,
+                by: by.to_owned(),
+            };
+            taken.to_string()
+        };
+        let domain = of("10000000000-10040000000 rw-s /memfd:portolan:cameras (deleted)");
+        assert!(
+            domain.contains("that is another domain: leave it"),
+            "{domain}"
+        );
+        let other = of("10000000000-10040000000 ---p");
+        assert!(other.contains("join before that is mapped"), "{other}");
+    }
 
     #[test]
     fn a_user_without_a_number_is_said_to_be_one() {

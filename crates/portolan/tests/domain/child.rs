@@ -109,6 +109,10 @@ impl State {
         let words: Vec<&str> = line.split_whitespace().collect();
         match words[..] {
             ["join", name, ref options @ ..] => self.join(name, options),
+            ["private"] => {
+                let domain = self.domain.insert(Domain::private()?);
+                Ok(format!("space {}", domain.space()))
+            }
             ["space"] => Ok(self.domain().space().to_string()),
             ["prefer"] => {
                 self.domain().prefer_to_host();

@@ -2,8 +2,8 @@
 
 use crate::child::{Child, unique, until};
 use portolan::{Domain, JoinError, LeaveError};
-use portolan_abi::hello::range_name;
-use portolan_abi::region::Geometry;
+use portolan_abi::hello::{range_name, reserved_range};
+use portolan_abi::region::{BASE_HIGHEST, BASE_LOWEST, Geometry};
 use portolan_sys::process::user;
 
 fn in_proc(what: &str, name: &str) -> bool {
@@ -77,6 +77,21 @@ fn domains_of_one_machine_do_not_overlap_so_a_process_can_join_them_all() {
     drop((joined, both));
     assert_eq!(other.ask("leave"), "Ok(())");
     until("the addresses are free", || !was_reserved || !reserved());
+}
+
+#[test]
+fn a_private_domain_takes_none_of_the_addresses_that_domains_share() {
+    let private = Domain::private().unwrap();
+    let extent = private.allocate(4096).unwrap();
+    let address = extent.address() as u64;
+    assert!(
+        !(BASE_LOWEST..BASE_HIGHEST).contains(&address),
+        "{address:#x}"
+    );
+    // No name of a socket reserves it, wherever it is.
+    let names = portolan_sys::socket::abstract_names().unwrap();
+    let mut ranges = names.iter().filter_map(|name| reserved_range(name));
+    assert!(!ranges.any(|range| range.contains(&address)));
 }
 
 #[test]

@@ -4,6 +4,7 @@ use crate::child::{Child, PATIENCE, unique};
 use crate::takeover::half_join;
 use portolan::{Domain, JoinError};
 use portolan_abi::hello::{Answer, Hello, Reason, socket_name};
+use portolan_abi::region::{BASE_HIGHEST, BASE_LOWEST};
 use portolan_sys::socket::{self, Address};
 use std::time::{Duration, Instant};
 
@@ -245,6 +246,7 @@ fn a_range_that_is_taken_is_named() {
         answer.starts_with("AddressTaken") && answer.contains(&occupant),
         "{answer}"
     );
+    assert!(answer.contains("join before that is mapped"), "{answer}");
     // Nothing is left of the attempt: the next newcomer gets the space.
     assert_eq!(Child::joined(&name).space(), 3);
 }
@@ -262,6 +264,21 @@ fn the_creator_finds_another_range_itself() {
     assert_eq!(child.ask(&format!("join {name}")), "space 1");
     let (_connection, welcome, _fds) = half_join(&name);
     assert_ne!(welcome.base, base);
+}
+
+#[test]
+fn a_creator_without_free_addresses_is_told_what_to_do() {
+    let mut child = Child::new();
+    let all = format!("map {BASE_LOWEST} {}", BASE_HIGHEST - BASE_LOWEST);
+    assert_eq!(child.ask(&all), "true");
+    let answer = child.ask(&format!("join {}", unique("nowhere")));
+    assert!(answer.starts_with("NoAddresses"), "{answer}");
+    assert!(
+        answer.contains("smaller ones (`Builder::size`)"),
+        "{answer}"
+    );
+    // A private one needs none of them.
+    assert_eq!(child.ask("private"), "space 1");
 }
 
 #[test]

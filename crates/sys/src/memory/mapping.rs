@@ -218,6 +218,16 @@ impl Mapping {
         Ok(self)
     }
 
+    /// Leaves the mapping out of core dumps.
+    ///
+    /// # Errors
+    ///
+    /// [`MapError::Refused`].
+    pub fn not_in_dumps(self) -> Result<Self, MapError> {
+        self.advise(Advice::LinuxDontDump)?;
+        Ok(self)
+    }
+
     /// The memory as words, which other processes may write at any time. What is mapped to
     /// be read only ends the process that stores there.
     pub fn words(&self) -> &[AtomicU64] {

@@ -148,10 +148,10 @@ impl Engine {
 
     /// Closes the proxies that have been without senders for long enough.
     pub(in crate::engine) fn close_idle(&mut self) {
-        let now = self.machine.now;
-        let idle = self.proxies.idle.iter();
-        let due = idle.take_while(|(since, _)| *since + IDLE <= now);
-        let due: Vec<u64> = due.map(|(_, id)| *id).take(SWEEP).collect();
+        let Some(since) = self.machine.now.checked_sub(IDLE) else {
+            return;
+        };
+        let due: Vec<u64> = self.proxies.idle.until(since).take(SWEEP).collect();
         due.into_iter().for_each(|id| self.close_if_unused(id));
     }
 

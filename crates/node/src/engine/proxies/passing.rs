@@ -171,11 +171,7 @@ impl Engine {
     /// Goes on with the proxies for whose messages there was no memory.
     pub(in crate::engine) fn try_again(&mut self) {
         let now = self.machine.now;
-        let again = self.proxies.again.iter();
-        let due: Vec<u64> = again
-            .take_while(|(at, _)| *at <= now)
-            .map(|(_, id)| *id)
-            .collect();
+        let due: Vec<u64> = self.proxies.again.until(now).collect();
         for id in due {
             self.proxies.set_again(id, None);
             self.unpark(id);

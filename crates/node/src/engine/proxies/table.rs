@@ -1,6 +1,6 @@
 //! Proxies by what is known of them: their ports' numbers, their flows, the rights that they wait for.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use portolan::proxy::{KnownPort, ProxyPort};
@@ -134,24 +134,16 @@ impl Proxies {
 
     /// A proxy is without senders since then, or is not.
     pub(super) fn set_idle(&mut self, id: u64, since: Option<Duration>) {
-        let Some(proxy) = self.all.get_mut(&id) else {
-            return;
-        };
-        if let Some(before) = std::mem::replace(&mut proxy.idle_since, since) {
-            self.idle.remove(&(before, id));
+        if let Some(proxy) = self.all.get_mut(&id) {
+            self.idle.set(id, &mut proxy.idle_since, since);
         }
-        self.idle.extend(since.map(|since| (since, id)));
     }
 
     /// A proxy is tried again then, or is not.
     pub(super) fn set_again(&mut self, id: u64, at: Option<Duration>) {
-        let Some(proxy) = self.all.get_mut(&id) else {
-            return;
-        };
-        if let Some(before) = std::mem::replace(&mut proxy.again, at) {
-            self.again.remove(&(before, id));
+        if let Some(proxy) = self.all.get_mut(&id) {
+            self.again.set(id, &mut proxy.again, at);
         }
-        self.again.extend(at.map(|at| (at, id)));
     }
 
     /// A proxy passes on to a port of this machine, or does not.
@@ -230,8 +222,54 @@ impl Proxies {
 
     /// When a proxy has been without senders for long enough.
     pub(in crate::engine) fn wake_at(&self) -> Option<Duration> {
-        let idle = self.idle.first().map(|(since, _)| *since + IDLE);
-        let again = self.again.first().map(|(at, _)| *at);
-        idle.into_iter().chain(again).min()
+        let idle = self.idle.first().map(|since| since + IDLE);
+        idle.into_iter().chain(self.again.first()).min()
+    }
+}
+
+/// Proxies by a time that each of them may have, and keeps itself too.
+#[derive(Debug, Default)]
+pub(super) struct Times(BTreeSet<(Duration, u64)>);
+
+impl Times {
+    /// A proxy has another time, or none: it keeps it in `its`.
+    fn set(&mut self, id: u64, its: &mut Option<Duration>, time: Option<Duration>) {
+        if let Some(before) = std::mem::replace(its, time) {
+            self.0.remove(&(before, id));
+        }
+        self.0.extend(time.map(|time| (time, id)));
+    }
+
+    fn first(&self) -> Option<Duration> {
+        self.0.first().map(|(time, _)| *time)
+    }
+
+    /// Those whose time is not after this one, the earliest first.
+    pub(super) fn until(&self, last: Duration) -> impl Iterator<Item = u64> {
+        self.0.range(..=(last, u64::MAX)).map(|(_, id)| *id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_proxy_has_one_time_and_those_that_are_due_come_in_their_order() {
+        let second = Duration::from_secs;
+        let (mut times, mut its) = (Times::default(), [None; 4]);
+        for (id, time) in [(0, 5), (1, 2), (2, 3), (3, 2), (0, 1), (2, 9)] {
+            times.set(id as u64, &mut its[id], Some(second(time)));
+        }
+        times.set(3, &mut its[3], None);
+        let due = |times: &Times, last| times.until(second(last)).collect::<Vec<_>>();
+        assert!(due(&times, 0).is_empty());
+        assert_eq!(due(&times, 2), [0, 1]);
+        assert_eq!(due(&times, 9), [0, 1, 2]);
+        assert_eq!(times.first(), Some(second(1)));
+        assert_eq!(
+            its,
+            [Some(second(1)), Some(second(2)), Some(second(9)), None]
+        );
     }
 }

@@ -225,6 +225,8 @@ impl Machine {
     /// Has the files of another machine.
     pub(crate) fn copy_of(&self, other: &Self, files: &[&str]) {
         std::fs::create_dir_all(&self.state).unwrap();
+        let alone = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+        std::fs::set_permissions(&self.state, alone).unwrap();
         for file in files {
             std::fs::copy(other.state.join(file), self.state.join(file)).unwrap();
         }
@@ -238,7 +240,7 @@ impl Machine {
         std::fs::create_dir_all(&machine.state).unwrap();
         let mount = r#"
             set -u
-            mount -t tmpfs -o size=256k tmpfs "$PORTOLAN_NODE_STATE" || exit 77
+            mount -t tmpfs -o size=256k,mode=700 tmpfs "$PORTOLAN_NODE_STATE" || exit 77
             fill() {
                 dd if=/dev/zero of="$PORTOLAN_NODE_STATE/fill" bs=1k count=1024 2>/dev/null
             }

@@ -103,6 +103,25 @@ impl Domain {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn trim(&self) -> Result<u64, Disowned> {
+        self.trim_at_most(u64::MAX)
+    }
+
+    /// As [`trim`](Self::trim), but of chunks so many bytes at most, for a thread that others wait for:
+    /// each chunk takes a system call. Less than that says that there is no more.
+    ///
+    /// # Errors
+    ///
+    /// [`Disowned`].
+    ///
+    /// ```
+    /// # use portolan::Domain;
+    /// let domain = Domain::private()?;
+    /// drop(domain.allocate(20 << 20)?);
+    /// assert_eq!(domain.trim_at_most(4 << 20)?, 4 << 20);
+    /// assert!(domain.survey()?.memory.taken >= 16 << 20);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn trim_at_most(&self, bytes: u64) -> Result<u64, Disowned> {
         let member = self.member();
         member.present()?;
         let chunks = &member.tables().chunks;
@@ -112,8 +131,9 @@ impl Domain {
             give_all_back(member);
         }
         let before = chunks.populated();
+        let most = usize::try_from(bytes / CHUNK as u64).unwrap_or(usize::MAX);
         // Each time one fewer, or another space has taken it.
-        for _ in 0..chunks.len() {
+        for _ in 0..chunks.len().min(most) {
             if !release_one(member) {
                 break;
             }
