@@ -145,8 +145,8 @@ impl Engine {
         // Rights on it that come from now on are on the proxy.
         let known = KnownPort::of(&proxy.make_send());
         let arrivals = &mut self.machine.arrivals;
-        arrivals.has_proxy(domain, settings.id, settings.secret, known);
-        let of = (settings.id, settings.secret, settings.synchronous);
+        arrivals.has_proxy(domain, settings.id, settings.secret(), known);
+        let of = (settings.id, settings.secret(), settings.synchronous);
         let (own, name) = (self.node.settings().node, NAMELESS.to_owned());
         let place = Place::Parked(Box::new(proxy));
         let id = self
