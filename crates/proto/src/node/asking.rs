@@ -10,7 +10,9 @@
 //!
 //! A port may have moved, and its old home have died before the borrower has heard it. What the old home may have
 //! put into the port is not sent again: it has come with the backlog, or is lost with the old home. What was
-//! never sent goes to the present home, which lends the port only once the backlog has come or will not.
+//! never sent goes to the present home, which lends the port only once the backlog has come or will not. But a port
+//! that is where it was, at a home that was given up and has come back, is dead to who has lost messages to it: what came
+//! behind them would not tell of the gap.
 //!
 //! Proofs follow from the borrower's key ([`super::keys`]): a node that was not lent the port is told nothing,
 //! and one that was never its home is not believed. A node that has passed the port on says where to. That may
@@ -92,7 +94,8 @@ impl<P: Clone> Node<P> {
                 continue;
             };
             if wants && self.may_ask(&redirect.lent.port) {
-                let borrow = self.part(now, redirect);
+                let in_doubt = end.lost > 0 && !redirect.lent.synchronous;
+                let borrow = self.part(now, redirect, in_doubt);
                 end.borrow = Some(borrow);
                 asking.push(borrow);
             } else {
@@ -113,7 +116,7 @@ impl<P: Clone> Node<P> {
     }
 
     /// The home of a flow has gone: what it was not sent waits until it is known where the port is.
-    fn part(&mut self, now: Time, redirect: Redirect<P>) -> BorrowKey {
+    fn part(&mut self, now: Time, redirect: Redirect<P>, in_doubt: bool) -> BorrowKey {
         let Redirect {
             flow,
             lent,
@@ -132,6 +135,7 @@ impl<P: Clone> Node<P> {
         let new = Borrow {
             key: Some(lent.key),
             limbo: Some(limbo),
+            in_doubt,
             ..Borrow::new(reference, Vec::new(), now)
         };
         self.borrows.insert(borrow, new);
@@ -347,7 +351,11 @@ impl<P: Clone> Node<P> {
                 is_proven || self.planted.is(Fault::BelievesAnyone)
             };
             let home = its.filter(is_believed).map(|at| (at.home, at.incarnation));
+            let was_it = home.is_some_and(|home| it.tried.contains(&home));
             match home {
+                Some(home) if home.0 == peer && was_it && it.in_doubt => {
+                    self.dead(borrow, ResolveFailure::Other);
+                }
                 Some(home) if home.0 == peer => self.leads_to(now, borrow, home),
                 hint => self.is_not_at(now, peer, borrow, hint),
             }

@@ -36,6 +36,8 @@ pub(super) struct Borrow<P> {
     pub(super) key: Option<Key>,
     /// Its home has gone, and it asks where the port is.
     pub(super) asking: Option<Asking>,
+    /// A home that has gone may have put messages of it into the port, and others not.
+    pub(super) in_doubt: bool,
     /// Homes that have gone.
     pub(super) tried: BTreeSet<(NodeId, u64)>,
 }
@@ -61,6 +63,7 @@ impl<P> Borrow<P> {
             limbo: None,
             key: None,
             asking: None,
+            in_doubt: false,
             tried: BTreeSet::new(),
         }
     }

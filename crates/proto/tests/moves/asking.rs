@@ -1,6 +1,8 @@
 //! The home of a port has gone before its borrower has heard that the port has moved: who is asked where it is,
 //! who is told, and who is believed.
 
+use std::time::Duration;
+
 use portolan_abi::node::{Asked, Located, Record, ResolveFailure, Sent};
 use portolan_proto::node::{
     BorrowKey, Event, FlowEnd, FlowKey, Message, Outcome, PortStay, Unsent,
@@ -31,6 +33,35 @@ impl Three {
             _ => None,
         });
         ends.unwrap()
+    }
+
+    /// The sender hears nothing of the old home for so long that it gives it up.
+    fn waits_in_vain(&mut self) {
+        let dead_after = self.nodes[SENDER].settings().dead_after.unwrap();
+        for index in [SENDER, OLD] {
+            self.nodes[index].disconnected(NOW, between(SENDER, OLD));
+        }
+        while self.now < NOW.after(dead_after) {
+            self.now = self.now.after(Duration::from_secs(1));
+            for index in [OLD, NEW] {
+                self.nodes[index].timeout(self.now);
+            }
+            self.carry();
+            if self.now >= NOW.after(dead_after) {
+                // The third one does not answer.
+                self.cut = Some(between(NEW, SENDER));
+            }
+            self.nodes[SENDER].timeout(self.now);
+            self.carry();
+        }
+    }
+
+    /// What the sender waits for whose flow was given up.
+    fn borrow_of(&self, flow: FlowKey) -> Option<BorrowKey> {
+        self.last(SENDER, |event| match event {
+            Event::Over { flows, .. } => flows.iter().find(|end| end.flow == flow)?.borrow,
+            _ => None,
+        })
     }
 
     fn end_of_borrow(&self, borrow: BorrowKey) -> Option<Result<FlowKey, ResolveFailure>> {
@@ -170,6 +201,35 @@ fn the_new_home_lends_the_port_once_its_backlog_has_come_or_will_not() {
     three.send(SENDER, new, "2");
     three.carry();
     assert_eq!(three.machines[NEW].headers(PORT), ["1", "2"]);
+}
+
+/// A home that was given up is there again, and so is the port: who has lost nothing goes on.
+#[test]
+fn a_port_at_a_home_that_has_come_back_is_dead_to_who_has_lost_messages_to_it() {
+    for lost in [false, true] {
+        let mut three = Three::new([true; 3], false);
+        let flow = three.flow(SENDER, OLD, PORT);
+        three.send(SENDER, flow, "1");
+        three.carry();
+        // This one was written, and it is not known what has become of it; the next was not.
+        three.send(SENDER, flow, "2");
+        if lost {
+            assert!(three.overheard(SENDER, OLD).is_some());
+        }
+        three.send(SENDER, flow, "3");
+        three.waits_in_vain();
+        let borrow = three.borrow_of(flow).unwrap();
+        assert_eq!(three.end_of_borrow(borrow), None, "the others are asked");
+        three.connect(SENDER, OLD);
+        three.carry();
+        match three.end_of_borrow(borrow) {
+            Some(Ok(again)) if !lost => assert_eq!(again.peer, id(OLD)),
+            Some(Err(_)) if lost => {}
+            other => panic!("{lost}: {other:?}"),
+        }
+        let expected: &[&str] = if lost { &["1"] } else { &["1", "2", "3"] };
+        assert_eq!(three.machines[OLD].headers(PORT), expected);
+    }
 }
 
 /// It has taken the port itself, and had a flow to the old home.

@@ -63,6 +63,7 @@ pub(crate) struct Three {
     pub(crate) events: Vec<Vec<Event<u64>>>,
     /// Nothing is carried over this wire.
     pub(crate) cut: Option<ConnectionId>,
+    pub(crate) now: Time,
 }
 
 impl Three {
@@ -83,20 +84,26 @@ impl Three {
             machines: (0..3).map(|_| Machine::default()).collect(),
             events: (0..3).map(|_| Vec::new()).collect(),
             cut: None,
+            now: NOW,
         };
         for (a, b) in [(0, 1), (1, 2), (0, 2)] {
-            for (here, there) in [(a, b), (b, a)] {
-                let with = Authenticated {
-                    node: id(there),
-                    expires: None,
-                    dialed: here == a,
-                    proven: true,
-                };
-                three.nodes[here].connected(NOW, between(a, b), with);
-            }
+            three.connect(a, b);
         }
         three.carry();
         three
+    }
+
+    /// Connects two nodes, one of which has dialed.
+    pub(crate) fn connect(&mut self, a: usize, b: usize) {
+        for (here, there) in [(a, b), (b, a)] {
+            let with = Authenticated {
+                node: id(there),
+                expires: None,
+                dialed: here == a,
+                proven: true,
+            };
+            self.nodes[here].connected(self.now, between(a, b), with);
+        }
     }
 
     /// Carries all that is said, and lends what is asked for.
@@ -108,10 +115,10 @@ impl Three {
                 if self.cut == Some(wire) {
                     continue;
                 }
-                while let Some(record) = self.nodes[here].poll_record(NOW, wire) {
+                while let Some(record) = self.nodes[here].poll_record(self.now, wire) {
                     any = true;
                     let machine = &mut self.machines[there];
-                    self.nodes[there].receive(NOW, wire, &record.bytes, machine);
+                    self.nodes[there].receive(self.now, wire, &record.bytes, machine);
                 }
             }
             for index in 0..3 {
@@ -120,10 +127,10 @@ impl Three {
                     match &event {
                         Event::Resolve { flow, name, .. } => {
                             let port = PortKey(name.parse().unwrap());
-                            self.nodes[index].lend(NOW, *flow, Ok(port)).unwrap();
+                            self.nodes[index].lend(self.now, *flow, Ok(port)).unwrap();
                         }
                         Event::Claim { flow, port } => {
-                            self.nodes[index].lend(NOW, *flow, Ok(*port)).unwrap();
+                            self.nodes[index].lend(self.now, *flow, Ok(*port)).unwrap();
                         }
                         _ => {}
                     }
