@@ -66,10 +66,11 @@ pub use reference::{Backlog, Claim, MoveRight, Moved, Reference, ReferenceKind};
 pub use statement::{MAX_STATEMENT, Stated, Statement, StatementHead, StatementKind, to_sign};
 pub use whereabouts::{Asked, Located, MAX_ASKED};
 
-/// The wire versions that this build speaks.
+/// The wire versions that this build speaks. Version 1 was in no release: a loan had no key for its borrower
+/// ([`Lent::key`]), and the secret of a port followed from nothing.
 pub const WIRE: Versions = Versions {
-    lowest: 1,
-    highest: 1,
+    lowest: 2,
+    highest: 2,
 };
 
 /// In [`HelloBody::features`]: rights may stand in messages. Said only over a connection whose other
