@@ -379,4 +379,44 @@ mod tests {
         drop(extent);
         assert_eq!(counted(&domain).0, 0);
     }
+
+    #[test]
+    fn a_receiver_that_sleeps_is_woken_for_an_extent() {
+        let domain = Domain::private().unwrap();
+        let mut port = domain.bind(PortOptions::unnamed().queue(7)).unwrap();
+        let right = port.make_send();
+        let sleeps = || domain.survey().unwrap().spaces[0].sleeping > 0;
+        let message = |bytes| {
+            let mut message = Message::default();
+            message.push(domain.allocate(bytes).unwrap()).unwrap();
+            message
+        };
+        std::thread::scope(|scope| {
+            let receiver = scope.spawn(move || {
+                let mut came = 0;
+                while port.receive(Access::Later, Deadline::NEVER).unwrap().len() > 1 {
+                    came += 1;
+                }
+                came
+            });
+            let (mut sent, mut wakes) = (0, false);
+            while !wakes {
+                while !sleeps() {
+                    std::thread::yield_now();
+                }
+                let mut message = message(100);
+                // It says that it sleeps a moment before it does.
+                if let Err(begun) = right.send_extent_straight(&mut message).map(drop) {
+                    wakes = matches!(begun, Unfinished::Wakes(_));
+                    assert_eq!(message.len(), 100);
+                    right.finish(begun, &mut message, WhenFull::Fail).unwrap();
+                }
+                assert!(message.owns_nothing());
+                sent += 1;
+            }
+            right.send(message(1), WhenFull::Fail).unwrap();
+            assert_eq!(receiver.join().unwrap(), sent);
+        });
+        assert_eq!(counted(&domain).0, 0);
+    }
 }
