@@ -3,8 +3,8 @@
 use crate::causes::cause;
 use crate::handles::Handle;
 use crate::kinds::{portolan_domain, portolan_extent};
-use crate::pointers::{bad, place, put, text, text_or_none, values};
-use crate::status::{enter, portolan_status};
+use crate::pointers::{bad, null, place, put, text, text_or_none, values};
+use crate::status::{enter, enter_status, portolan_status};
 use portolan::{Builder, Domain, Protection};
 use std::ffi::c_char;
 use std::mem::MaybeUninit;
@@ -276,8 +276,36 @@ pub extern "C" fn portolan_domain_allocate(
     bytes: usize,
     extent: Option<&mut MaybeUninit<portolan_extent>>,
 ) -> portolan_status {
+    enter_status(|| {
+        let Some(place) = extent else {
+            return null();
+        };
+        // The usual way: few values lie over the one call.
+        let Some(shared) = domain.try_share() else {
+            return allocate_any(domain, bytes, place);
+        };
+        let Some(reserved) = portolan_extent::try_reserve() else {
+            drop(shared);
+            return allocate_any(domain, bytes, place);
+        };
+        match shared.allocate_straight(bytes) {
+            Ok(allocated) => {
+                place.write(portolan_extent::fill(reserved, allocated));
+                portolan_status::PORTOLAN_OK
+            }
+            Err(why) => cause(why),
+        }
+    })
+}
+
+/// The same, of a domain that another call uses too, into a slot that was never used, or with a mistake.
+#[inline(never)]
+extern "C" fn allocate_any(
+    domain: portolan_domain,
+    bytes: usize,
+    place: &mut MaybeUninit<portolan_extent>,
+) -> portolan_status {
     enter(|| {
-        let place = place(extent)?;
         let allocated = domain.share()?.allocate(bytes).map_err(cause)?;
         place.write(Handle::insert(allocated)?);
         Ok(())

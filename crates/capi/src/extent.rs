@@ -2,10 +2,11 @@
 
 use crate::handles::Handle;
 use crate::kinds::portolan_extent;
-use crate::pointers::{place, put};
-use crate::status::{enter, fail, portolan_status};
+use crate::pointers::{null, place, put};
+use crate::status::{enter, enter_status, fail, portolan_status};
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
+use std::ptr::with_exposed_provenance_mut;
 
 /// Where an extent's bytes lie, which is the same in every member, and how many belong to the
 /// message. `len` may be NULL.
@@ -18,12 +19,18 @@ pub extern "C" fn portolan_extent_data(
     data: Option<&mut MaybeUninit<*mut c_void>>,
     len: Option<&mut MaybeUninit<usize>>,
 ) -> portolan_status {
-    enter(|| {
-        let place = place(data)?;
-        let mut extent = extent.hold()?;
-        place.write(extent.as_mut_ptr().cast());
-        put(len, extent.len());
-        Ok(())
+    // The straight line: see `portolan_send_right_send`.
+    enter_status(|| {
+        let Some(data) = data else {
+            return null();
+        };
+        let Some(held) = extent.try_hold() else {
+            return extent.refuse();
+        };
+        // An extent in use has a place.
+        data.write(with_exposed_provenance_mut(held.place().unwrap_or(0)));
+        put(len, held.len());
+        portolan_status::PORTOLAN_OK
     })
 }
 

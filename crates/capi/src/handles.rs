@@ -49,14 +49,16 @@
 //!   that leads to this slot, whatever number a program makes up. Index 0 is never used: as a next
 //!   free slot it says that there is none.
 
+mod guards;
 mod table;
 #[cfg(test)]
 mod tests;
+pub(crate) use guards::{Reserved, Shared, Sole, Vacated};
 pub(crate) use table::{Slot, Table, no_slots};
 
 use crate::status::{enter, fail, portolan_status};
-use std::mem::{MaybeUninit, forget};
-use std::ops::{Deref, DerefMut};
+use guards::Placed;
+use std::mem::forget;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use table::word;
@@ -116,8 +118,11 @@ pub(crate) trait Handle: Copy + 'static {
     /// The same, of a slot that was used before: it calls nothing.
     #[inline(always)]
     fn try_reserve() -> Option<Reserved<Self>> {
-        let at = Self::table().pop(Self::MASK, Self::NEXT)?;
-        Some(Reserved::of(at))
+        let (at, place) = Self::table().pop(Self::MASK, Self::NEXT)?;
+        // SAFETY:
+        // - Its index was on the list of free slots, so it is one's.
+        let slot = unsafe { &*place };
+        Some(Reserved { at, slot })
     }
 
     /// The same, where no slot is free that was used before.
@@ -157,9 +162,25 @@ pub(crate) trait Handle: Copy + 'static {
     /// The handle that was reserved.
     #[inline]
     fn fill(reserved: Reserved<Self>, value: Self::Value) -> Self {
-        // Cannot fail: nothing is done to the value.
-        let filled = Self::fill_with(reserved, value, |_| Ok(()));
-        filled.unwrap_or_else(|_| Self::of(0))
+        // SAFETY:
+        // - Exclusive: this call alone has the slot, from the list of free ones.
+        let room = unsafe { &mut *reserved.slot.value.get() };
+        // What it held was taken out (H1), so nothing is overwritten that must be dropped.
+        room.write(value);
+        Self::name(reserved)
+    }
+
+    /// The handle of a slot that was filled.
+    #[inline(always)]
+    fn name(reserved: Reserved<Self>) -> Self {
+        let (at, slot) = (reserved.at, reserved.slot);
+        forget(reserved);
+        // Never over the last generation (H3): see `release`.
+        let generation = (slot.word.load(Ordering::Relaxed) & Self::GENERATION) + Self::NEXT;
+        let id = u64::from(Self::KIND) << KIND_SHIFT | generation | at;
+        // Release: pairs with the lookups.
+        slot.word.store(id, Ordering::Release);
+        Self::of(id)
     }
 
     /// The same, of a value that is finished where it lies; if that fails there is no handle.
@@ -169,22 +190,15 @@ pub(crate) trait Handle: Copy + 'static {
         value: Self::Value,
         finish: impl FnOnce(&mut Self::Value) -> Result<(), portolan_status>,
     ) -> Result<Self, portolan_status> {
-        let (slot, at) = (reserved.slot(), reserved.at);
         // SAFETY:
         // - Exclusive: this call alone has the slot, from the list of free ones.
-        let room = unsafe { &mut *slot.value.get() };
+        let room = unsafe { &mut *reserved.slot.value.get() };
         // What it held was taken out (H1), so nothing is overwritten that must be dropped. Should
         // `finish` fail or panic, the value is dropped, and then the slot is free again.
         let placed = Placed(room.write(value));
         finish(placed.0)?;
         forget(placed);
-        forget(reserved);
-        // Never over the last generation (H3): see `release`.
-        let generation = (slot.word.load(Ordering::Relaxed) & Self::GENERATION) + Self::NEXT;
-        let id = u64::from(Self::KIND) << KIND_SHIFT | generation | at;
-        // Release: pairs with the lookups.
-        slot.word.store(id, Ordering::Release);
-        Ok(Self::of(id))
+        Ok(Self::name(reserved))
     }
 
     /// Uses the value alone, through this call.
@@ -261,6 +275,19 @@ pub(crate) trait Handle: Copy + 'static {
         })
     }
 
+    /// As [`Self::resume`], where the slot is at hand.
+    ///
+    /// # Safety
+    ///
+    /// - As there; the slot is that of the guard.
+    #[inline(always)]
+    unsafe fn resume_at(self, slot: &'static Slot<Self::Value>) -> Sole<Self::Value> {
+        Sole {
+            slot,
+            id: self.id(),
+        }
+    }
+
     /// The use that [`Self::try_share`] has begun, and whose guard was forgotten.
     ///
     /// # Safety
@@ -274,6 +301,22 @@ pub(crate) trait Handle: Copy + 'static {
         // SAFETY:
         // - As in `resume`.
         let slot = unsafe { &*Self::table().place(self.id()) };
+        Shared {
+            slot,
+            one: Self::ONE,
+        }
+    }
+
+    /// As [`Self::resume_shared`], where the slot is at hand.
+    ///
+    /// # Safety
+    ///
+    /// - As there; the slot is that of the guard.
+    #[inline(always)]
+    unsafe fn resume_shared_at(self, slot: &'static Slot<Self::Value>) -> Shared<Self::Value>
+    where
+        Self::Value: Sync,
+    {
         Shared {
             slot,
             one: Self::ONE,
@@ -450,149 +493,4 @@ pub(crate) trait Handle: Copy + 'static {
 #[inline(never)]
 extern "C" fn refused<H: Handle>(id: u64) -> portolan_status {
     enter(|| Err(H::of(id).why_not()))
-}
-
-/// A value in a slot that has no handle yet; dropped, it is dropped.
-struct Placed<'s, T>(&'s mut T);
-
-impl<T> Drop for Placed<'_, T> {
-    fn drop(&mut self) {
-        // SAFETY:
-        // - Initialised, and nobody's: it was written for this, and is looked at no more.
-        unsafe { std::ptr::drop_in_place(self.0) };
-    }
-}
-
-/// A slot whose value was taken out; dropped, it is free.
-pub(crate) struct Vacated<H: Handle> {
-    slot: &'static Slot<H::Value>,
-    id: u64,
-}
-
-impl<H: Handle> Vacated<H> {
-    /// That of a value which is about to be taken out.
-    fn of(sole: &Sole<H::Value>) -> Self {
-        Self {
-            slot: sole.slot,
-            id: sole.id,
-        }
-    }
-
-    /// Puts a value back: the handle is as it was.
-    fn refill(self, value: H::Value) {
-        let (slot, id) = (self.slot, self.id);
-        forget(self);
-        // SAFETY:
-        // - Exclusive: this call has the slot alone (H2), and its value was taken out.
-        unsafe { slot.value.get().write(MaybeUninit::new(value)) };
-        // Release: pairs with the next lookup.
-        slot.word.store(id, Ordering::Release);
-    }
-}
-
-impl<H: Handle> Drop for Vacated<H> {
-    #[inline]
-    fn drop(&mut self) {
-        H::release(self.id, self.slot);
-    }
-}
-
-/// A slot that this call has taken from the list of free ones; dropped, it goes back there.
-pub(crate) struct Reserved<H: Handle> {
-    /// Its index, as a place.
-    at: u64,
-    of: std::marker::PhantomData<H>,
-}
-
-impl<H: Handle> Reserved<H> {
-    fn of(at: u64) -> Self {
-        Self {
-            at,
-            of: std::marker::PhantomData,
-        }
-    }
-
-    fn slot(&self) -> &'static Slot<H::Value> {
-        // SAFETY:
-        // - Its index was on the list of free slots, so it is one's.
-        unsafe { &*H::table().place(self.at) }
-    }
-}
-
-impl<H: Handle> Drop for Reserved<H> {
-    fn drop(&mut self) {
-        let slot = self.slot();
-        let generation = slot.word.load(Ordering::Relaxed) & H::GENERATION;
-        H::table().push(slot, self.at, generation, H::MASK, H::NEXT);
-    }
-}
-
-/// A value that this call alone uses.
-pub(crate) struct Sole<T: 'static> {
-    slot: &'static Slot<T>,
-    /// The handle, which is the slot's word when no call uses it.
-    id: u64,
-}
-
-impl<T> Deref for Sole<T> {
-    type Target = T;
-
-    #[inline(always)]
-    fn deref(&self) -> &T {
-        // SAFETY:
-        // - Exclusive: this call has the slot alone (H2).
-        let value = unsafe { &*self.slot.value.get() };
-        // SAFETY:
-        // - Initialised (H1).
-        unsafe { value.assume_init_ref() }
-    }
-}
-
-impl<T> DerefMut for Sole<T> {
-    #[inline(always)]
-    fn deref_mut(&mut self) -> &mut T {
-        // SAFETY:
-        // - Exclusive: this call has the slot alone (H2), and `self` is borrowed so.
-        let value = unsafe { &mut *self.slot.value.get() };
-        // SAFETY:
-        // - Initialised (H1).
-        unsafe { value.assume_init_mut() }
-    }
-}
-
-impl<T> Drop for Sole<T> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        // Release: pairs with the next lookup.
-        self.slot.word.store(self.id, Ordering::Release);
-    }
-}
-
-/// A value that this call uses, beside others.
-pub(crate) struct Shared<T: 'static> {
-    slot: &'static Slot<T>,
-    /// What a use counts in the slot's word: the kind's [`Handle::ONE`].
-    one: u64,
-}
-
-impl<T> Deref for Shared<T> {
-    type Target = T;
-
-    #[inline(always)]
-    fn deref(&self) -> &T {
-        // SAFETY:
-        // - No call changes it: this one has counted itself in (H2).
-        let value = unsafe { &*self.slot.value.get() };
-        // SAFETY:
-        // - Initialised (H1).
-        unsafe { value.assume_init_ref() }
-    }
-}
-
-impl<T> Drop for Shared<T> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        // Release: pairs with the lookup of the call that frees it.
-        self.slot.word.fetch_sub(self.one, Ordering::Release);
-    }
 }

@@ -8,6 +8,7 @@ use crate::status::{enter, enter_status, fail, portolan_status};
 use portolan::{INLINE_HEADER, Message, Notice, Urgency};
 use std::ffi::c_void;
 use std::mem::{MaybeUninit, forget};
+use std::ptr::with_exposed_provenance_mut;
 
 /// Bytes of a header at the most.
 pub const PORTOLAN_MAX_HEADER: usize = 4096;
@@ -57,12 +58,32 @@ pub unsafe extern "C" fn portolan_message_new(
             return null();
         };
         // The straight line: see `portolan_send_right_send`.
+        if len == 0
+            && let Some(reserved) = portolan_message::try_reserve()
+        {
+            place.write(portolan_message::fill(reserved, Message::default()));
+            return portolan_status::PORTOLAN_OK;
+        }
+        // SAFETY:
+        // - C's promise.
+        unsafe { new_with(header, len, place) }
+    })
+}
+
+/// The same, of any header.
+#[inline(never)]
+unsafe extern "C" fn new_with(
+    header: *const c_void,
+    len: usize,
+    place: &mut MaybeUninit<portolan_message>,
+) -> portolan_status {
+    enter_status(|| {
         if len <= INLINE_HEADER
-            && (len == 0 || !header.is_null())
+            && !header.is_null()
             && let Some(reserved) = portolan_message::try_reserve()
         {
             // SAFETY:
-            // - Not null unless it is empty. C's promise.
+            // - Not null. The rest is the caller's.
             let header = unsafe { bytes_there(header, len) };
             // Written where it will lie, and not moved there.
             let made = portolan_message::fill_with(reserved, Message::default(), |message| {
@@ -75,7 +96,7 @@ pub unsafe extern "C" fn portolan_message_new(
             }
         }
         // SAFETY:
-        // - C's promise.
+        // - The caller's.
         unsafe { new_any(header, len, place) }
     })
 }
@@ -145,11 +166,16 @@ unsafe fn header_of<'a>(header: *const c_void, len: usize) -> Result<&'a [u8], p
 #[unsafe(no_mangle)]
 pub extern "C" fn portolan_message_free(message: portolan_message) -> portolan_status {
     enter_status(|| {
-        let Some(held) = message.try_hold() else {
+        let Some(mut held) = message.try_hold() else {
             return message.refuse();
         };
         if held.owns_nothing() {
             portolan_message::let_go(held);
+            return portolan_status::PORTOLAN_OK;
+        }
+        if let Some(extent) = held.take_only_extent() {
+            portolan_message::let_go(held);
+            drop(extent);
             return portolan_status::PORTOLAN_OK;
         }
         forget(held);
@@ -157,7 +183,7 @@ pub extern "C" fn portolan_message_free(message: portolan_message) -> portolan_s
     })
 }
 
-/// The same, of a message that holds something and is held.
+/// The same, of a message that is held and holds more than an extent.
 #[inline(never)]
 extern "C" fn free_on(message: portolan_message) -> portolan_status {
     enter(|| {
@@ -252,9 +278,35 @@ pub extern "C" fn portolan_message_push(
     message: portolan_message,
     extent: portolan_extent,
 ) -> portolan_status {
+    enter_status(|| {
+        let Some(mut held) = message.try_hold() else {
+            return message.refuse();
+        };
+        let Some(pushed) = extent.try_hold() else {
+            drop(held);
+            return extent.refuse();
+        };
+        if held.owns_nothing() {
+            let (extent, vacated) = portolan_extent::vacate(pushed);
+            held.put_only_extent(extent);
+            drop(vacated);
+            return portolan_status::PORTOLAN_OK;
+        }
+        forget((held, pushed));
+        push_on(message, extent)
+    })
+}
+
+/// The same, to a message that holds something; both are held.
+#[inline(never)]
+extern "C" fn push_on(message: portolan_message, extent: portolan_extent) -> portolan_status {
     enter(|| {
-        let mut message = message.hold()?;
-        let extent = extent.hold()?;
+        // SAFETY:
+        // - Its caller has begun it, and forgotten the guard.
+        let mut message = unsafe { message.resume() };
+        // SAFETY:
+        // - The same.
+        let extent = unsafe { extent.resume() };
         if message.extents().len() + message.sealed().len() >= PORTOLAN_MAX_EXTENTS {
             return Err(fail(
                 portolan_status::PORTOLAN_NO_ROOM,
@@ -299,15 +351,21 @@ pub extern "C" fn portolan_message_extent(
     data: Option<&mut MaybeUninit<*mut c_void>>,
     len: Option<&mut MaybeUninit<usize>>,
 ) -> portolan_status {
-    enter(|| {
-        let place = place(data)?;
-        let mut message = message.hold()?;
-        let Some(extent) = message.extents_mut().get_mut(index) else {
-            return Err(no_extent(index));
+    enter_status(|| {
+        let Some(data) = data else {
+            return null();
         };
-        place.write(extent.as_mut_ptr().cast());
-        put(len, extent.len());
-        Ok(())
+        let Some(mut held) = message.try_hold() else {
+            return message.refuse();
+        };
+        let there = held.extents_mut().get(index);
+        let Some((at, bytes)) = there.and_then(|e| Some((e.place()?, e.len()))) else {
+            drop(held);
+            return no_extent(index);
+        };
+        data.write(with_exposed_provenance_mut(at));
+        put(len, bytes);
+        portolan_status::PORTOLAN_OK
     })
 }
 
@@ -331,12 +389,16 @@ pub extern "C" fn portolan_message_remove(
     })
 }
 
+/// As `refused` of handles.
 #[cold]
-fn no_extent(index: usize) -> portolan_status {
-    fail(
-        portolan_status::PORTOLAN_OUT_OF_BOUNDS,
-        format_args!("the message has no extent {index}"),
-    )
+#[inline(never)]
+extern "C" fn no_extent(index: usize) -> portolan_status {
+    enter(|| {
+        Err(fail(
+            portolan_status::PORTOLAN_OUT_OF_BOUNDS,
+            format_args!("the message has no extent {index}"),
+        ))
+    })
 }
 
 /// Says when the message should be dealt with, for ports that hand out the most urgent first: by

@@ -2,7 +2,7 @@
 
 use crate::causes::cause;
 use crate::deadline::{Until, deadline, portolan_deadline};
-use crate::handles::Handle;
+use crate::handles::{Handle, Slot};
 use crate::kinds::{
     portolan_domain, portolan_message, portolan_receive_right, portolan_send_once_right,
     portolan_send_right,
@@ -10,7 +10,7 @@ use crate::kinds::{
 use crate::pointers::{bad, place, put, text, text_or_none};
 use crate::status::{enter, enter_status, fail_fixed, portolan_status};
 use crate::wait_set::{Seat, Seated};
-use portolan::{Access, Message, PortOptions, ReceiveError, ReceiveRight, Waiting};
+use portolan::{Access, Message, PortOptions, ReceiveError, ReceiveRight, Straight, Waiting};
 use std::ffi::c_char;
 use std::mem::{MaybeUninit, forget};
 
@@ -186,9 +186,46 @@ pub extern "C" fn portolan_receive_right_receive(
             return receive_any(port, message, how, until);
         };
         // What it takes has no pages, so one access is as good as the other.
+        let mut done = Straight::Nothing;
         if how <= PORTOLAN_AT_ONCE
             && let Seat::Own(own) = &mut *seat
-            && own.receive_straight(&mut held)
+        {
+            done = own.receive_straight(&mut held);
+        }
+        match done {
+            Straight::Taken => portolan_status::PORTOLAN_OK,
+            Straight::Found => {
+                receive_holding(port, message, how, until, seat.leave(), held.leave())
+            }
+            Straight::Nothing => {
+                forget((held, seat));
+                receive_on(port, message, how, until)
+            }
+        }
+    })
+}
+
+/// The same, of a message that is there and holds an extent, or more; both are held.
+#[inline(never)]
+extern "C" fn receive_holding(
+    port: portolan_receive_right,
+    message: portolan_message,
+    how: portolan_access,
+    until: portolan_deadline,
+    seat: &'static Slot<Seat<ReceiveRight>>,
+    held: &'static Slot<Message>,
+) -> portolan_status {
+    enter_status(|| {
+        // SAFETY:
+        // - Its caller has begun it, and left the guard.
+        let mut held = unsafe { message.resume_at(held) };
+        // SAFETY:
+        // - The same.
+        let mut seat = unsafe { port.resume_at(seat) };
+        // Pages that are to be opened at once take calls.
+        if how != PORTOLAN_AT_ONCE
+            && let Seat::Own(own) = &mut *seat
+            && own.receive_extent_straight(&mut held)
         {
             return portolan_status::PORTOLAN_OK;
         }

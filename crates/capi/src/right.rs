@@ -2,7 +2,7 @@
 
 use crate::causes::cause;
 use crate::deadline::{deadline, portolan_deadline, portolan_when_full, when_full};
-use crate::handles::{Handle, Sole};
+use crate::handles::{Handle, Slot, Sole};
 use crate::kinds::{
     portolan_channel, portolan_message, portolan_receive_right, portolan_segment,
     portolan_send_once_right, portolan_send_right, portolan_shared_extent,
@@ -11,7 +11,7 @@ use crate::pointers::{bad, place, places};
 use crate::status::{enter, enter_status, portolan_status};
 use crate::wait_set::{Seat, Seated};
 use portolan::channel::Channel;
-use portolan::{Right, RightState, Unfinished};
+use portolan::{Message, Right, RightState, SendRight, Unfinished};
 use std::mem::{MaybeUninit, forget};
 
 /// Sends the message to an asynchronous port. For a full queue see `portolan_when_full`.
@@ -33,21 +33,34 @@ pub extern "C" fn portolan_send_right_send(
             drop(to);
             return send_any(right, message, full);
         };
+        if !held.owns_nothing() {
+            return send_holding(right, message, full, to.leave(), held.leave());
+        }
         match to.send_straight(&mut held) {
             Ok(()) => portolan_status::PORTOLAN_OK,
             Err(begun) => {
                 forget((to, held));
-                // One function for each, so that which one it is need not be put into a register.
-                match begun {
-                    Unfinished::Unsent => send_unsent(right, message, full),
-                    Unfinished::Claimed(position) => send_claimed(right, message, full, position),
-                    Unfinished::Closed(position) => send_closed(right, message, full, position),
-                    Unfinished::Posted(position) => send_posted(right, message, full, position),
-                    Unfinished::Wakes(position) => send_wakes(right, message, full, position),
-                }
+                go_on(right, message, full, begun)
             }
         }
     })
+}
+
+/// One function for each, so that which one it is need not be put into a register.
+#[inline(always)]
+fn go_on(
+    right: portolan_send_right,
+    message: portolan_message,
+    full: portolan_when_full,
+    begun: Unfinished,
+) -> portolan_status {
+    match begun {
+        Unfinished::Unsent => send_unsent(right, message, full),
+        Unfinished::Claimed(position) => send_claimed(right, message, full, position),
+        Unfinished::Closed(position) => send_closed(right, message, full, position),
+        Unfinished::Posted(position) => send_posted(right, message, full, position),
+        Unfinished::Wakes(position) => send_wakes(right, message, full, position),
+    }
 }
 
 /// Goes on from where the straight line ended, at this position if there is one.
@@ -71,6 +84,36 @@ goes_on! {
     send_closed: Unfinished::Closed, position;
     send_posted: Unfinished::Posted, position;
     send_wakes: Unfinished::Wakes, position;
+}
+
+/// The same, of a message that holds an extent, or more; both are held.
+#[inline(never)]
+extern "C" fn send_holding(
+    right: portolan_send_right,
+    message: portolan_message,
+    full: portolan_when_full,
+    to: &'static Slot<SendRight>,
+    held: &'static Slot<Message>,
+) -> portolan_status {
+    enter_status(|| {
+        // SAFETY:
+        // - Its caller has begun it, and left the guard.
+        let to = unsafe { right.resume_shared_at(to) };
+        // SAFETY:
+        // - The same.
+        let mut held = unsafe { message.resume_at(held) };
+        match to.send_extent_straight(&mut held) {
+            Ok(given) => {
+                drop((to, held));
+                drop(given);
+                portolan_status::PORTOLAN_OK
+            }
+            Err(begun) => {
+                forget((to, held));
+                go_on(right, message, full, begun)
+            }
+        }
+    })
 }
 
 /// The same, of handles that another call uses too, or that are wrong.

@@ -84,8 +84,6 @@ pub use bridge::{
     Violation, ViolationKind,
 };
 pub use directory::{AccessToken, OfferConnectError, OfferError, Permissions};
-#[doc(hidden)]
-pub use port::Unfinished;
 pub use port::message::{INLINE_HEADER, Message, MessageError, Notice, Urgency};
 pub use port::sealed::{FreezeError, Sealed, Unsealed};
 pub use port::segment::Segment;
@@ -95,6 +93,8 @@ pub use port::{
     Request, RequestError, Right, RightState, Room, SendError, SendOnceRight, SendRight,
     SharedReceiver, WhenFull,
 };
+#[doc(hidden)]
+pub use port::{Given, Straight, Unfinished};
 pub use portolan_arena::Handover;
 /// Implements the trait [`trait@Handover`] (and [`structure::Root`]) for a struct or an enum.
 ///

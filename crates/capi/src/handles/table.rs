@@ -131,9 +131,9 @@ impl<T> Table<T> {
         place
     }
 
-    /// Takes a free slot that was used before from the list: its index, as a place.
+    /// Takes a free slot that was used before from the list: its index, as a place, and where it lies.
     #[inline]
-    pub(super) fn pop(&self, mask: u64, next: u64) -> Option<u64> {
+    pub(super) fn pop(&self, mask: u64, next: u64) -> Option<(u64, *const Slot<T>)> {
         // Acquire: pairs with the release of `push`, for the slot's word.
         let mut free = self.free.load(Ordering::Acquire);
         loop {
@@ -142,13 +142,14 @@ impl<T> Table<T> {
                 return None;
             }
             // Of a slot that another thread takes first this is any value; then the exchange fails.
-            let after = word(self.place(at)).load(Ordering::Relaxed) & mask;
+            let place = self.place(at);
+            let after = word(place).load(Ordering::Relaxed) & mask;
             let then = (free & !mask).wrapping_add(next) | after;
             match self
                 .free
                 .compare_exchange_weak(free, then, Ordering::Acquire, Ordering::Acquire)
             {
-                Ok(_) => return Some(at),
+                Ok(_) => return Some((at, place)),
                 Err(now) => free = now,
             }
         }

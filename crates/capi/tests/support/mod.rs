@@ -22,26 +22,39 @@ pub(crate) fn room(name: &str) -> PathBuf {
     room
 }
 
-/// The shared library, which lies beside this test program.
-fn shared() -> PathBuf {
+/// A library, which lies beside this test program.
+fn built(file: &str) -> PathBuf {
     let program = std::env::current_exe().unwrap();
-    let shared = program.parent().unwrap().join("libportolan_c.so");
-    assert!(shared.exists(), "{} was not built", shared.display());
-    shared
+    let built = program.parent().unwrap().join(file);
+    assert!(built.exists(), "{} was not built", built.display());
+    built
 }
 
 /// The prefix below which this test program has installed the library.
 pub(crate) fn installed(test: &str) -> PathBuf {
     let prefix = room(test).join("prefix");
-    let shared = shared();
+    install(&prefix, None);
+    prefix
+}
+
+/// The same, with the static library, which is large: once for the whole test program.
+pub(crate) fn installed_whole() -> &'static Path {
+    static PREFIX: OnceLock<PathBuf> = OnceLock::new();
+    PREFIX.get_or_init(|| {
+        let prefix = room("whole").join("prefix");
+        install(&prefix, Some(&built("libportolan_c.a")));
+        prefix
+    })
+}
+
+fn install(prefix: &Path, archive: Option<&Path>) {
     let parts = Parts {
         sources: here(),
-        shared: &shared,
-        archive: None,
+        shared: &built("libportolan_c.so"),
+        archive,
         version: env!("CARGO_PKG_VERSION"),
     };
-    layout::install(&parts, &prefix).unwrap();
-    prefix
+    layout::install(&parts, prefix).unwrap();
 }
 
 /// Whether the machine's compilers have AddressSanitizer; where not, the tests run without and say

@@ -44,7 +44,6 @@ pub(super) use drop_sent;
 /// assert_eq!(message.at(4096).map(<[u8]>::len), Some(100));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Default)]
 #[must_use = "a dropped message gives its extents back"]
 pub struct Message {
     /// The header, if it is no longer than this.
@@ -57,6 +56,15 @@ pub struct Message {
     /// What few messages have. Kept apart, so that the others are two cache lines long
     /// and cheap to move.
     rest: Option<Box<Rest>>,
+}
+
+impl Default for Message {
+    /// Without anything.
+    // Not derived: zeros by a loop are made elsewhere and moved here.
+    #[inline]
+    fn default() -> Self {
+        Self::short_of(0, [0; INLINE_WORDS])
+    }
 }
 
 /// What few messages have.
@@ -247,6 +255,29 @@ impl Message {
         self.is_header_only()
     }
 
+    /// Puts an extent into a message that is a short header and nothing else
+    /// ([`Self::owns_nothing`]): nothing is called.
+    #[doc(hidden)]
+    #[inline(always)]
+    pub fn put_only_extent(&mut self, extent: Extent) {
+        self.structure = false;
+        // What is overwritten owns nothing, and dropping it would be a call.
+        std::mem::forget(std::mem::replace(
+            &mut self.extents,
+            SmallVec::from_buf([extent]),
+        ));
+    }
+
+    /// Takes the extent out of a message that is a short header and one extent and nothing else, which
+    /// owns nothing then: nothing is called. `None`: it is another one, and as it was.
+    #[doc(hidden)]
+    #[inline(always)]
+    pub fn take_only_extent(&mut self) -> Option<Extent> {
+        self.only_extent()?;
+        self.structure = false;
+        self.extents.pop()
+    }
+
     /// Writes a short header.
     #[inline(always)]
     fn fill_words(&mut self, header: &[u8]) {
@@ -367,9 +398,10 @@ impl Message {
     /// Its extent, if it is a short header and one extent and nothing else.
     #[inline(always)]
     pub(crate) fn only_extent(&self) -> Option<&Extent> {
-        match &self.extents[..] {
-            [extent] if self.rest.is_none() && !self.extents.spilled() => Some(extent),
-            _ => None,
+        // What is not spilled is one at the most. In this order it takes the fewest compares.
+        match self.rest.is_none() && !self.extents.spilled() {
+            true => self.extents.first(),
+            false => None,
         }
     }
 
@@ -450,6 +482,11 @@ impl Message {
     /// The extent comes back if the message holds [`MAX_EXTENTS`] already.
     #[inline]
     pub fn push(&mut self, extent: Extent) -> Result<(), Refused<Extent, MessageError>> {
+        // The first one of most messages, which are no structures.
+        if self.is_header_only() && !self.structure {
+            self.put_only_extent(extent);
+            return Ok(());
+        }
         let end = self.extents.len();
         self.insert(end, extent)
     }
@@ -499,11 +536,13 @@ impl Message {
     }
 
     /// The extents.
+    #[inline]
     pub fn extents(&self) -> &[Extent] {
         &self.extents
     }
 
     /// The extents, to change what is in them. A data structure in them is none any more.
+    #[inline]
     pub fn extents_mut(&mut self) -> &mut [Extent] {
         self.structure = false;
         &mut self.extents

@@ -35,11 +35,11 @@ pub(crate) mod wire;
 pub use bind::{BindError, PortOptions};
 pub use names::ConnectError;
 pub(crate) use receive::Bell;
-pub use receive::{Access, ReceiveError, ReceiveRight};
+pub use receive::{Access, ReceiveError, ReceiveRight, Straight};
 pub use request::{PendingReply, Request, RequestError};
 pub use rights::{Right, RightState, SendOnceRight, SendRight};
 pub use room::Room;
-pub use send::{SendError, Unfinished, WhenFull};
+pub use send::{Given, SendError, Unfinished, WhenFull};
 pub use shared::SharedReceiver;
 
 use crate::space::extent::Relief;

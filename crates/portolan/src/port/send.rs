@@ -6,7 +6,7 @@ mod straight;
 
 use carried::{Any, Carried};
 pub use error::{SendError, WhenFull};
-pub use straight::Unfinished;
+pub use straight::{Given, Unfinished};
 
 use super::sealed;
 use crate::port::message::{Long, Message};

@@ -486,7 +486,7 @@ impl Contents {
 
 /// A descriptor that lies in the pool, or nothing.
 #[inline]
-fn sound(member: &Member, words: [u64; 2]) -> Option<Descriptor> {
+pub(super) fn sound(member: &Member, words: [u64; 2]) -> Option<Descriptor> {
     let pages = member.tables().alloc.pages();
     Descriptor::unpack(words).filter(|d| d.page as usize + d.size.pages() <= pages)
 }

@@ -123,10 +123,10 @@ impl Hint {
     }
 }
 
-/// As [`sent`], without bytes, if the hint is right; otherwise nothing is counted. In a shared
+/// As [`sent`], if the hint is right; otherwise nothing is counted. In a shared
 /// library [`sent`] has to call for where the thread's variables are.
 #[inline(always)]
-pub(crate) fn sent_by_hint(lines: &[ThreadLine; THREAD_LINES], hint: &Hint) -> bool {
+pub(crate) fn sent_by_hint(lines: &[ThreadLine; THREAD_LINES], hint: &Hint, bytes: u64) -> bool {
     let (line, own) = (hint.0.load(Ordering::Relaxed), thread_pointer());
     let (Some(owner), Some(line)) = (OWNERS.get(line), lines.get(line)) else {
         return false;
@@ -136,6 +136,9 @@ pub(crate) fn sent_by_hint(lines: &[ThreadLine; THREAD_LINES], hint: &Hint) -> b
         return false;
     }
     add(&line.sent, 1, false);
+    if bytes != 0 {
+        add(&line.sent_bytes, bytes, false);
+    }
     true
 }
 
@@ -251,26 +254,29 @@ mod tests {
         let lines = domain.member().tables().thread_lines(domain.member().space);
         let count = |line: &ThreadLine| line.sent.load(Ordering::Relaxed);
         let sent = || lines.iter().map(count).sum::<u64>();
-        let before = sent();
+        let bytes = |line: &ThreadLine| line.sent_bytes.load(Ordering::Relaxed);
+        let sent_bytes = || lines.iter().map(bytes).sum::<u64>();
+        let (before, bytes_before) = (sent(), sent_bytes());
         let ours = Hint::default();
         prepare();
         ours.renew();
         let is_own = LINE.get() < SHARED && HAS_THREAD_POINTER;
-        assert_eq!(sent_by_hint(lines, &ours), is_own);
+        assert_eq!(sent_by_hint(lines, &ours, 7), is_own);
         for wrong in [SHARED, SHARED + 1, usize::MAX] {
-            assert!(!sent_by_hint(lines, &Hint(AtomicUsize::new(wrong))));
+            assert!(!sent_by_hint(lines, &Hint(AtomicUsize::new(wrong)), 7));
         }
         // Other threads, one after another, which may have the same control block and the same line.
         for _ in 0..4 {
             std::thread::scope(|scope| {
                 scope.spawn(|| {
-                    assert!(!sent_by_hint(lines, &ours));
+                    assert!(!sent_by_hint(lines, &ours, 7));
                     prepare();
-                    assert!(!sent_by_hint(lines, &ours));
+                    assert!(!sent_by_hint(lines, &ours, 7));
                 });
             });
         }
         assert_eq!(sent() - before, u64::from(is_own));
+        assert_eq!(sent_bytes() - bytes_before, 7 * u64::from(is_own));
     }
 
     #[test]

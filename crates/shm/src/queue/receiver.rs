@@ -45,6 +45,10 @@ impl Found {
     }
 }
 
+/// That the message at the head can be taken, and the slot that was taken last, which is given back then.
+#[must_use = "the message is still in the queue"]
+pub struct Turn<'r>(Option<(u64, &'r Line)>);
+
 /// What a look at the queue gave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
@@ -376,24 +380,39 @@ impl<'r> Queue<'r> {
     /// half ring, and `take` takes the message.
     #[inline(always)]
     pub fn take_at_head(&self, cursor: &mut Cursor, found: Found) -> bool {
+        let Some(turn) = self.turn_at_head(cursor, found) else {
+            return false;
+        };
+        self.take_in_turn(cursor, found, turn);
+        true
+    }
+
+    /// Whether [`Queue::take_at_head`] would take the message, without taking it.
+    #[inline(always)]
+    pub fn turn_at_head(&self, cursor: &Cursor, found: Found) -> Option<Turn<'r>> {
         // One more may be retired below; `room_made` looks after senders from the half on.
         if found.passed || cursor.retired_since_wake + 1 >= self.slots / 2 {
-            return false;
+            return None;
         }
-        let retired = match cursor.unretired {
-            None => None,
-            Some(position) => match self.lines.get(self.first_line_at(position)) {
-                None => return false,
-                Some(first) => Some((position, first)),
-            },
-        };
+        match cursor.unretired {
+            None => Some(Turn(None)),
+            Some(position) => {
+                let first = self.lines.get(self.first_line_at(position))?;
+                Some(Turn(Some((position, first))))
+            }
+        }
+    }
+
+    /// Takes the message that [`Queue::turn_at_head`] said of that it can be: the cursor has not changed
+    /// since.
+    #[inline(always)]
+    pub fn take_in_turn(&self, cursor: &mut Cursor, found: Found, turn: Turn<'_>) {
         mark!("receive.before_take");
-        if let Some((position, first)) = retired {
+        if let Some((position, first)) = turn.0 {
             self.free_line(cursor, first, position);
         }
         self.count_taken();
         self.move_past(cursor, found);
-        true
     }
 
     #[inline(always)]

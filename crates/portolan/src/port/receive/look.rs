@@ -24,6 +24,19 @@ pub(in crate::port) struct Short {
     pub(in crate::port) words: [u64; INLINE_WORDS],
 }
 
+/// What [`ReceiveRight::receive_straight`] has done.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "a message that was found is still in the port"]
+pub enum Straight {
+    /// A message was taken.
+    Taken,
+    /// Nothing was taken: the next message is there, and is more than a short header.
+    Found,
+    /// Nothing was taken.
+    Nothing,
+}
+
 /// The length of a slot's header, if its meta word says that, at most so much, and this otherwise.
 #[inline(always)]
 fn length(slot: Slot<'_>, meta: u64, most: usize) -> Option<usize> {
@@ -92,27 +105,27 @@ impl ReceiveRight {
     }
 
     /// As [`ReceiveRight::receive_into`] of what [`Self::take_short`] takes, for functions that other
-    /// programs call (the C ABI): it calls nothing. `false`: nothing was taken, and `message` may
-    /// hold anything.
+    /// programs call (the C ABI): it calls nothing. Where nothing was taken `message` may have
+    /// another header.
     #[doc(hidden)]
     #[inline(always)]
-    pub fn receive_straight(&mut self, message: &mut Message) -> bool {
+    pub fn receive_straight(&mut self, message: &mut Message) -> Straight {
         // The second of these before our own lines are looked at: a forked child has none.
         if !message.is_header_only()
             || self.at.member.present().is_err()
             || self.at.traces(EventKind::Receive)
             || self.by_urgency
         {
-            return false;
+            return Straight::Nothing;
         }
         // Not by value: to load a word again takes less than to save a register for it.
         let queue = self.at.queue();
         let Some((found, slot)) = queue.at_head(&self.cursor) else {
-            return false;
+            return Straight::Nothing;
         };
         let short = Meta::short(Kind::Message, false, 0);
         let Some(header) = length(slot, short, INLINE_HEADER) else {
-            return false;
+            return Straight::Found;
         };
         probe!(ReceiveSeen);
         message.emptied();
@@ -121,11 +134,64 @@ impl ReceiveRight {
         probe!(ReceiveRead);
         // The line of no return.
         if !queue.take_at_head(&mut self.cursor, found) {
-            return false;
+            return Straight::Nothing;
         }
         probe!(ReceiveTaken);
         probe!(ReceiveOpened);
+        Straight::Taken
+    }
+
+    /// Goes on where [`Self::receive_straight`] has found a message that is more than a short header, if
+    /// it is one with an extent and nothing else, in a domain that is not guarded: it calls nothing.
+    /// `false`: nothing was taken. `message` is a short header still, and nothing else.
+    #[doc(hidden)]
+    #[inline(always)]
+    pub fn receive_extent_straight(&mut self, message: &mut Message) -> bool {
+        let member = &self.at.member;
+        let queue = self.at.queue();
+        // Looked for once more: that takes less than to carry over what was found.
+        let Some((found, slot)) = queue.at_head(&self.cursor) else {
+            return false;
+        };
+        let short = Meta::short(Kind::Message, false, 1);
+        let Some(header) = length(slot, short, INLINE_HEADER - 16) else {
+            return false;
+        };
+        let Some(turn) = queue.turn_at_head(&self.cursor, found) else {
+            return false;
+        };
+        if member.guard.is_some() {
+            return false;
+        }
+        probe!(ReceiveSeen);
+        let mut words = [0; 2];
+        slot.read(0, &mut words);
+        let Some(descriptor) = wire::sound(member, words) else {
+            return false;
+        };
+        probe!(ReceiveDescriptor);
+        slot.read(2, &mut message.words_of(header)[..4]);
+        // As `wire::hold`, of a member without a guard.
+        let _ = member.row().hold(descriptor.page, descriptor.generation);
+        message.put_only_extent(Extent::taken(member, descriptor));
+        probe!(ReceiveHeld);
+        mark!("receive.noted");
+        probe!(ReceiveRead);
+        // The line of no return.
+        queue.take_in_turn(&mut self.cursor, found, turn);
+        self.count_bytes(descriptor.len);
+        probe!(ReceiveTaken);
+        probe!(ReceiveOpened);
         true
+    }
+
+    /// Counts the bytes of extents that were taken.
+    #[inline(always)]
+    fn count_bytes(&self, bytes: u64) {
+        let sum = &self.at.queue().port.receiver.bytes;
+        // Relaxed: a counter with one writer; wrapping, should another scribble on it.
+        let before = sum.load(Ordering::Relaxed);
+        sum.store(before.wrapping_add(bytes), Ordering::Relaxed);
     }
 
     /// Takes a found message, if it is one with a short header and one extent and nothing else.
@@ -230,10 +296,7 @@ impl ReceiveRight {
             send::wake_senders(queue);
         }
         if let Some(bytes) = bytes {
-            let sum = &queue.port.receiver.bytes;
-            // Relaxed: a counter with one writer; wrapping, should another scribble on it.
-            let before = sum.load(Ordering::Relaxed);
-            sum.store(before.wrapping_add(bytes as u64), Ordering::Relaxed);
+            self.count_bytes(bytes as u64);
         }
         probe!(ReceiveTaken);
     }

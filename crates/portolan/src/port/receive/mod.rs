@@ -7,6 +7,7 @@ mod wait;
 
 pub(crate) use interrupt::Bell;
 pub(super) use look::Short;
+pub use look::Straight;
 pub(super) use origin::Origin;
 
 use super::rights::{self, Right};

@@ -11,7 +11,7 @@ use portolan_abi::owner::{Descriptor, Size};
 use portolan_shm::owner::OwnerError;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, PoisonError};
-use supply::{give_all_back, release_one};
+use supply::{allocate_here, give_all_back, release_one};
 
 /// Exclusive use of one extent, until sent, freed or dropped.
 ///
@@ -84,6 +84,13 @@ impl Domain {
     /// [`AllocateError::OutOfPages`] when the domain's limit is reached; never a signal.
     pub fn allocate(&self, bytes: usize) -> Result<Extent, AllocateError> {
         allocate(self.member(), bytes)
+    }
+
+    /// The same, inlined, for functions that other programs call: what it makes is not moved about.
+    #[doc(hidden)]
+    #[inline(always)]
+    pub fn allocate_straight(&self, bytes: usize) -> Result<Extent, AllocateError> {
+        allocate_here(self.member(), bytes)
     }
 
     /// Gives memory that no extent uses back to the system, in whole chunks of 2 MiB, and memory
@@ -186,6 +193,15 @@ impl Extent {
         self.member().region.address(self.page)
     }
 
+    /// Its address, for functions that other programs call: nothing is called, not even to panic. An
+    /// extent in use has one.
+    #[doc(hidden)]
+    #[inline(always)]
+    pub fn place(&self) -> Option<usize> {
+        let member = self.member.as_ref()?;
+        Some(member.region.address(self.page))
+    }
+
     /// Says how many bytes belong to the message.
     ///
     /// # Errors
@@ -243,6 +259,12 @@ impl Extent {
     #[inline]
     pub(crate) fn forget(&mut self) {
         self.member = None;
+    }
+
+    /// The same; what kept its memory mapped, to be dropped where that takes least.
+    #[inline(always)]
+    pub(crate) fn give(mut self) -> Option<Arc<Member>> {
+        self.member.take()
     }
 
     pub(crate) fn pages(&self) -> (u32, Size) {

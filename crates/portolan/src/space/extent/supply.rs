@@ -155,12 +155,18 @@ pub(crate) fn now() -> Born {
 }
 
 pub(crate) fn allocate(member: &Arc<Member>, bytes: usize) -> Result<Extent, AllocateError> {
+    allocate_here(member, bytes)
+}
+
+/// The same, where what calls it writes the extent to a place of its own.
+#[inline(always)]
+pub(super) fn allocate_here(member: &Arc<Member>, bytes: usize) -> Result<Extent, AllocateError> {
     member.present()?;
     let size = Size::for_bytes(bytes);
-    let found = find(member, size, bytes)
-        .or_else(|| (member.relief.close_unreachable)(member).then(|| find(member, size, bytes))?)
-        .ok_or_else(|| out_of_pages(member, bytes));
-    let (page, generation) = found?;
+    let (page, generation) = match find(member, size, bytes) {
+        Some(found) => found,
+        None => find_after_all(member, size, bytes)?,
+    };
     if let Some(guard) = &member.guard {
         guard.open(std::iter::once((page, size)));
     }
@@ -171,6 +177,15 @@ pub(crate) fn allocate(member: &Arc<Member>, bytes: usize) -> Result<Extent, All
         size,
         len: bytes,
     })
+}
+
+/// The same, of memory that ports have which nobody can reach.
+#[cold]
+#[inline(never)]
+fn find_after_all(member: &Member, size: Size, bytes: usize) -> Result<(u32, u32), AllocateError> {
+    let closed = (member.relief.close_unreachable)(member);
+    let found = closed.then(|| find(member, size, bytes)).flatten();
+    found.ok_or_else(|| out_of_pages(member, bytes))
 }
 
 /// A free extent of the size, which is that of `bytes` bytes if there is one so large.
