@@ -8,7 +8,8 @@
 //! ```
 //!
 //! What a call names stays in the kernel until it fires, over any number of calls. So the next call
-//! puts there what has fired, and sleeps, by one `io_uring_enter`. Where io_uring is missing or
+//! puts there what has fired, and sleeps, by one `io_uring_enter`; a caller that expects something soon may
+//! have it look first ([`Poller::look`], K1 and K2 in `looks`), by one call more. Where io_uring is missing or
 //! forbidden, each word has a helper thread ([`FutexFd`](crate::bell::FutexFd)), and the sleep is a
 //! `ppoll`.
 //!
@@ -139,7 +140,8 @@ impl Poller {
     }
 
     /// The same, for a caller that expects something soon for which no thread of this processor has to
-    /// run first: before it sleeps it looks a while, as long as that pays (`looks`).
+    /// run first: before it sleeps it looks a while, as long as that pays. Where io_uring is missing, it
+    /// sleeps at once.
     ///
     /// # Errors
     ///
