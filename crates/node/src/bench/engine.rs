@@ -198,8 +198,13 @@ impl Place {
             let wakes = engine.wake_at().into_iter().chain(door.wake_at());
             let wake = wakes.min();
             let by = wake.map(|at| Instant::now() + at.saturating_sub(self.clock.now()));
+            let expects_soon = engine.expects_soon();
             let by = engine.arm(&mut on).into_iter().chain(by).min();
-            let fired = poller.poll(&on, by).map_err(system("cannot wait"))?;
+            let fired = match expects_soon {
+                true => poller.look(&on, by),
+                false => poller.poll(&on, by),
+            };
+            let fired = fired.map_err(system("cannot wait"))?;
             engine.fired(&fired);
             if fired.contains(&END) {
                 return Ok(());

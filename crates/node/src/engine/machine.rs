@@ -132,6 +132,9 @@ pub(super) struct Machine {
     pub(super) recorder: Option<Box<Recorder>>,
     /// The engine's clock.
     pub(super) now: Duration,
+    /// The last that this turn has done for a program: a peer was asked, or answered, which says something
+    /// soon; and not that something went to a program here, which has to run for what comes next.
+    pub(super) expects: bool,
 }
 
 /// A node's time, in the protocol's.
@@ -552,6 +555,7 @@ impl Home<Payload> for Machine {
                 if let Some(lent) = self.lent.get_mut(&port) {
                     lent.delivered += 1;
                     self.delivered += 1;
+                    self.expects = false;
                     if let Some(at) = lent.again.take() {
                         self.short.remove(&(at, port));
                     }

@@ -378,6 +378,7 @@ impl Engine {
     /// Goes on, as far as it goes without waiting.
     pub fn step(&mut self, now: Duration) {
         self.machine.now = now;
+        self.machine.expects = false;
         let at = time(now);
         if self.machine.recorder.is_some() {
             self.compare_clocks();

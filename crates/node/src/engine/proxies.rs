@@ -384,6 +384,7 @@ impl Engine {
             Ok(request) => {
                 proxy.sent += 1;
                 self.machine.sent += 1;
+                self.machine.expects = true;
                 if began.is_some() {
                     self.departed(began, id, Passes::Request(request), bytes);
                 }
@@ -551,6 +552,7 @@ impl Engine {
                 return;
             }
         };
+        self.machine.expects = false;
         match outcome {
             Outcome::Answered(node::Answer::Reply(reply)) => {
                 let (began, bytes) = (self.machine.records(domain), reply.bytes());

@@ -141,6 +141,7 @@ impl Engine {
         domain: DomainKey,
         mut pending: PendingReply,
     ) {
+        self.machine.expects = true;
         let answer = match Answered::take(&mut pending) {
             Ok(Answered::Reply(message)) => return self.reply(request, domain, message),
             Ok(Answered::Dropped) => node::Answer::Dropped,

@@ -44,6 +44,13 @@ impl Engine {
         by
     }
 
+    /// Whether something is likely to come soon, for which no program of this machine has to run first:
+    /// the step before has asked a peer, or answered one, and has handed nothing to programs here since.
+    /// Then it is worth a look before the sleep ([`Poller::look`](portolan_sys::process::Poller::look)).
+    pub fn expects_soon(&self) -> bool {
+        self.machine.expects
+    }
+
     /// Keys of what has fired. The next step looks only at connections that are among them; without
     /// this, at all.
     pub fn fired(&mut self, keys: &[u64]) {

@@ -328,11 +328,13 @@ impl Node {
         let wake = self.engine.wake_at().map_or(due, |wake| wake.min(due));
         let by = Instant::now() + wake.saturating_sub(now);
         let mut on = vec![self.others.on()];
+        let expects_soon = self.engine.expects_soon();
         let by = self.engine.arm(&mut on).map_or(by, |due| due.min(by));
-        let fired = self
-            .poller
-            .poll(&on, Some(by))
-            .map_err(NodeError::system("cannot wait"))?;
+        let fired = match expects_soon {
+            true => self.poller.look(&on, Some(by)),
+            false => self.poller.poll(&on, Some(by)),
+        };
+        let fired = fired.map_err(NodeError::system("cannot wait"))?;
         self.engine.fired(&fired);
         let is_called = fired.contains(&self.others.key());
         Ok(is_called || self.clock.now() >= due)

@@ -114,6 +114,8 @@ enum Command {
     /// Has a connection with the node that is said to be at its other end.
     Adopt(Box<dyn Connection>, NodeId),
     Report(Sender<Report>),
+    /// How often it expected something soon, in all.
+    Expected(Sender<u64>),
     Happened(Sender<Vec<Happened>>),
     /// Asks a node what happens there: itself, if none is named. What it says of itself is said back.
     Inspect(Option<NodeId>, Question, Sender<Option<String>>),
@@ -300,6 +302,13 @@ impl Machine {
         hears.recv().unwrap()
     }
 
+    /// How often its engine expected something soon, in all.
+    pub(crate) fn expected(&self) -> u64 {
+        let (says, hears) = channel();
+        self.tell(Command::Expected(says));
+        hears.recv().unwrap()
+    }
+
     /// What its engine has told since this was called last.
     pub(crate) fn happened(&self) -> Vec<Happened> {
         let (says, hears) = channel();
@@ -366,7 +375,7 @@ fn run(
     let mut dials: Vec<Dial> = Vec::new();
     let mut listeners: Vec<(Box<dyn Listener>, NodeId)> = Vec::new();
     let mut happened = Vec::new();
-    let mut dialled = 0;
+    let (mut dialled, mut expected) = (0, 0);
     let mut poller = Poller::new().unwrap();
     loop {
         let now = clock.now();
@@ -392,6 +401,7 @@ fn run(
                 Command::Adopt(connection, peer) => {
                     engine.adopt(now, connection, peer, false).unwrap();
                 }
+                Command::Expected(says) => says.send(expected).unwrap(),
                 Command::Report(says) => says.send(engine.report(now)).unwrap(),
                 Command::Happened(says) => says.send(std::mem::take(&mut happened)).unwrap(),
                 Command::Inspect(None, question, says) => {
@@ -437,8 +447,14 @@ fn run(
         });
         on.extend(connections);
         let by = Instant::now() + wake.saturating_sub(clock.now());
+        let expects_soon = engine.expects_soon();
+        expected += u64::from(expects_soon);
         let by = engine.arm(&mut on).map_or(by, |due| due.min(by));
-        let fired = poller.poll(&on, Some(by)).unwrap();
+        let fired = match expects_soon {
+            true => poller.look(&on, Some(by)),
+            false => poller.poll(&on, Some(by)),
+        };
+        let fired = fired.unwrap();
         engine.fired(&fired);
         let _ = wakes.drain();
     }

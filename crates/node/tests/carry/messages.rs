@@ -15,6 +15,7 @@ use crate::machine::{Machine, Network};
 crate::scenes! {
     messages_reach_a_port_on_another_machine_in_order,
     requests_are_answered_there_and_back,
+    a_node_expects_something_behind_a_request_and_behind_an_answer_only,
     extents_of_all_lengths_come_as_they_were,
     many_ports_on_one_link_do_not_hold_up_one_another,
     a_port_that_is_full_keeps_its_senders_and_loses_nothing,
@@ -117,6 +118,33 @@ fn messages_reach_a_port_on_another_machine_in_order(network: &Network) {
             }
         }
     });
+}
+
+/// Each of these is a look before the node's sleep.
+fn a_node_expects_something_behind_a_request_and_behind_an_answer_only(network: &Network) {
+    let (hall, roof) = two(network);
+    let (mut upper, mut inbox) = (serve(&hall, "upper"), bind(&hall, "inbox"));
+    let [asks, sends] = ["upper", "inbox"].map(|name| roof.domain.connect(name, PATIENCE).unwrap());
+    let before = [hall.expected(), roof.expected()];
+    assert_eq!(before, [0, 0]);
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            for _ in 0..20 {
+                let request = upper.get_request(Access::Later, PATIENCE).unwrap();
+                request.reply(Message::default()).unwrap();
+            }
+        });
+        for _ in 0..20 {
+            drop(ask(&asks, Message::default()).unwrap());
+        }
+    });
+    assert_eq!([hall.expected(), roof.expected()], [20, 20]);
+    for number in 0..20 {
+        send(&sends, numbered(&roof.domain, number, &[100]));
+        let message = inbox.receive(Access::Later, PATIENCE).unwrap();
+        is_numbered(&message, number, &[100]);
+    }
+    assert_eq!([hall.expected(), roof.expected()], [20, 20]);
 }
 
 fn requests_are_answered_there_and_back(network: &Network) {

@@ -8,7 +8,8 @@
 //! ```
 //!
 //! What a call names stays in the kernel until it fires, over any number of calls. So the next call
-//! puts there what has fired, and sleeps, by one `io_uring_enter`. Where io_uring is missing or
+//! puts there what has fired, and sleeps, by one `io_uring_enter`; a caller that expects something soon may
+//! have it look first ([`Poller::look`], K1 and K2 in `looks`), by one call more. Where io_uring is missing or
 //! forbidden, each word has a helper thread ([`FutexFd`](crate::bell::FutexFd)), and the sleep is a
 //! `ppoll`.
 //!
@@ -23,6 +24,7 @@
 //!   and only then calls.
 
 mod bells;
+mod looks;
 mod ring;
 
 use std::io;
@@ -134,6 +136,30 @@ impl Poller {
         on: &[(u64, On<'_>)],
         deadline: Option<Instant>,
     ) -> io::Result<Vec<u64>> {
+        self.poll_as(on, deadline, false)
+    }
+
+    /// The same, for a caller that expects something soon for which no thread of this processor has to
+    /// run first: before it sleeps it looks a while, as long as that pays. Where io_uring is missing, it
+    /// sleeps at once.
+    ///
+    /// # Errors
+    ///
+    /// As [`poll`](Self::poll).
+    pub fn look(
+        &mut self,
+        on: &[(u64, On<'_>)],
+        deadline: Option<Instant>,
+    ) -> io::Result<Vec<u64>> {
+        self.poll_as(on, deadline, true)
+    }
+
+    fn poll_as(
+        &mut self,
+        on: &[(u64, On<'_>)],
+        deadline: Option<Instant>,
+        looks: bool,
+    ) -> io::Result<Vec<u64>> {
         if self.generation != fork::generation() {
             return Err(io::ErrorKind::Unsupported.into());
         }
@@ -142,9 +168,9 @@ impl Poller {
         match (&mut *self.way, near) {
             (Way::Ring(ring), Some((at, _))) => {
                 ring.ends_at(at)?;
-                ring.poll(on, None)
+                ring.poll(on, None, looks)
             }
-            (Way::Ring(ring), None) => ring.poll(on, deadline),
+            (Way::Ring(ring), None) => ring.poll(on, deadline, looks),
             (Way::Bells(bells), Some((at, left))) => {
                 bells.ends_at(at, left)?;
                 bells.poll(on, None)

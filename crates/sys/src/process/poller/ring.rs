@@ -10,6 +10,7 @@ use io_uring::types::{Fd, SubmitArgs, TimeoutFlags, Timespec};
 use io_uring::{IoUring, Probe, opcode, squeue};
 
 use super::On;
+use super::looks::Looks;
 use crate::bell::wait_entry;
 use crate::time;
 
@@ -18,6 +19,9 @@ const ENTRIES: u32 = 64;
 /// Completions that fit into the ring: those of as many links as a node has. The kernel keeps further
 /// ones until there is room.
 const COMPLETIONS: u32 = 512;
+
+/// How often it is looked before the clock is read.
+const LOOKS_EACH: u32 = 16;
 
 /// Marks the completion of a cancellation, and of a near time; what is slept on is numbered below.
 const CANCEL: u64 = u64::MAX;
@@ -37,9 +41,12 @@ pub(super) struct Ring {
     near: Option<Instant>,
     /// The same for the kernel, which reads it when it is submitted.
     at: Box<Timespec>,
-    /// System calls so far.
+    pub(super) looks: Looks,
+    /// System calls so far, and those of them that slept.
     #[cfg(test)]
     pub(super) calls: u64,
+    #[cfg(test)]
+    slept: u64,
 }
 
 impl Ring {
@@ -66,8 +73,11 @@ impl Ring {
             fired: Vec::new(),
             near: None,
             at: Box::default(),
+            looks: Looks::default(),
             #[cfg(test)]
             calls: 0,
+            #[cfg(test)]
+            slept: 0,
         })
     }
 
@@ -92,6 +102,7 @@ impl Ring {
         &mut self,
         on: &[(u64, On<'_>)],
         deadline: Option<Instant>,
+        looks: bool,
     ) -> io::Result<Vec<u64>> {
         self.drain()?;
         self.let_go(on)?;
@@ -109,12 +120,53 @@ impl Ring {
             self.arm(*key, entry)?;
         }
         // S1.
-        let sleeps = self.fired.is_empty();
+        let mut sleeps = self.fired.is_empty();
+        if sleeps && looks && self.looks.begins() {
+            sleeps = !self.look(deadline)?;
+        }
         if sleeps || !self.ring.submission().is_empty() {
             self.enter(sleeps, deadline)?;
             self.drain()?;
         }
         Ok(std::mem::take(&mut self.fired))
+    }
+
+    /// Puts all into the kernel (S1), and looks a while whether something fires; whether it has. Nobody
+    /// has to wake this thread for that, and it makes no system call.
+    fn look(&mut self, deadline: Option<Instant>) -> io::Result<bool> {
+        let begun = Instant::now();
+        if deadline.is_some_and(|at| at < begun + self.looks.long) {
+            return Ok(false);
+        }
+        self.enter(false, None)?;
+        if self.has_come() {
+            return self.takes_what_has_come();
+        }
+        while begun.elapsed() < self.looks.long {
+            for _ in 0..LOOKS_EACH {
+                if self.has_come() {
+                    self.looks.paid();
+                    return self.takes_what_has_come();
+                }
+                std::hint::spin_loop();
+            }
+        }
+        self.looks.was_in_vain();
+        Ok(false)
+    }
+
+    /// Whether something has completed, or does when the kernel is called next.
+    fn has_come(&mut self) -> bool {
+        let runs = self.ring.submission().taskrun();
+        runs || !self.ring.completion().is_empty()
+    }
+
+    fn takes_what_has_come(&mut self) -> io::Result<bool> {
+        if self.ring.submission().taskrun() {
+            self.enter(false, None)?;
+        }
+        self.drain()?;
+        Ok(true)
     }
 
     /// Puts something into the kernel, with the next call.
@@ -196,6 +248,7 @@ impl Ring {
         #[cfg(test)]
         {
             self.calls += 1;
+            self.slept += u64::from(sleeps);
         }
         let done = match deadline {
             Some(at) if sleeps => {
@@ -251,14 +304,14 @@ mod tests {
                 (1, On::Descriptor(event.as_fd())),
                 (2, On::Word(&word, turn)),
             ];
-            assert_eq!(ring.poll(&on, Some(Instant::now())).unwrap(), []);
+            assert_eq!(ring.poll(&on, Some(Instant::now()), false).unwrap(), []);
             let before = ring.calls;
             word.fetch_add(1, Ordering::SeqCst);
             futex::wake(&word, u32::MAX);
-            assert_eq!(ring.poll(&on, None).unwrap(), [2]);
+            assert_eq!(ring.poll(&on, None, false).unwrap(), [2]);
             event.notify().unwrap();
             let on = [on[0], (2, On::Word(&word, turn + 1))];
-            assert_eq!(ring.poll(&on, None).unwrap(), [1]);
+            assert_eq!(ring.poll(&on, None, false).unwrap(), [1]);
             event.drain().unwrap();
             assert!(ring.calls <= before + 2, "{} calls", ring.calls - before);
             ring.ends_at(soon).unwrap();
@@ -281,10 +334,53 @@ mod tests {
         futex::wake(&words[0], 1);
         while seen.contains(&false) {
             // All but the first have another value.
-            for key in ring.poll(&on, None).unwrap() {
+            for key in ring.poll(&on, None, false).unwrap() {
                 seen[usize::try_from(key).unwrap()] = true;
             }
         }
         assert!(ring.armed.contains_key(&0));
+    }
+
+    /// What comes while it looks is found without a sleep; what does not come is slept for.
+    #[test]
+    fn who_expects_something_soon_looks_for_it_first() {
+        let mut ring = match Ring::new() {
+            Ok(ring) => ring,
+            Err(error) => return eprintln!("no io_uring: {error}"),
+        };
+        let (event, word) = (EventFd::new().unwrap(), AtomicU32::new(0));
+        let descriptor = (1, On::Descriptor(event.as_fd()));
+        // So that whoever is late is still in time.
+        ring.looks.long = Duration::from_secs(60);
+        for turn in 0..10 {
+            let on = [descriptor, (2, On::Word(&word, turn))];
+            let ready = std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    std::thread::sleep(Duration::from_millis(1));
+                    word.fetch_add(1, Ordering::SeqCst);
+                    futex::wake(&word, u32::MAX);
+                });
+                ring.poll(&on, None, true).unwrap()
+            });
+            assert_eq!(ready, [2]);
+            let on = [descriptor, (2, On::Word(&word, turn + 1))];
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    std::thread::sleep(Duration::from_millis(1));
+                    event.notify().unwrap();
+                });
+                assert_eq!(ring.poll(&on, None, true).unwrap(), [1]);
+            });
+            event.drain().unwrap();
+        }
+        assert_eq!(ring.slept, 0);
+        ring.looks.long = Duration::from_micros(1);
+        let on = [descriptor, (2, On::Word(&word, 10))];
+        let soon = Some(Instant::now() + Duration::from_millis(5));
+        assert_eq!(ring.poll(&on, soon, true).unwrap(), []);
+        assert_eq!(ring.slept, 1);
+        // S1: what was put into the kernel by the look fires.
+        event.notify().unwrap();
+        assert_eq!(ring.poll(&on, None, true).unwrap(), [1]);
     }
 }
