@@ -157,6 +157,7 @@ fn a_port_that_has_died_with_its_home_is_dead_once_all_have_said_that_they_have_
     let _port: ReceiveRight = bind(&hall, "upper");
     let right = attic.domain.connect("upper", PATIENCE).unwrap();
     send(&right, Message::new(b"one").unwrap());
+    right.flush(PATIENCE).unwrap();
     hall.end();
     assert_eq!(lost_with(&attic, &hall), 0);
     is_dead(&attic, &right);
