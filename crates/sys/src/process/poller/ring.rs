@@ -350,7 +350,7 @@ mod tests {
         };
         let (event, word) = (EventFd::new().unwrap(), AtomicU32::new(0));
         let descriptor = (1, On::Descriptor(event.as_fd()));
-        // So that whoever is late is still in time.
+        // So that what is late is still in time.
         ring.looks.long = Duration::from_secs(60);
         for turn in 0..10 {
             let on = [descriptor, (2, On::Word(&word, turn))];
