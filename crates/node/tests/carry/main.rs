@@ -15,6 +15,7 @@ mod rights;
 mod room;
 mod scale;
 mod traced;
+mod turns;
 
 /// Each scene over each network.
 macro_rules! scenes {

@@ -96,9 +96,8 @@ impl Room {
             return 0;
         }
         let queue = self.to.queue();
-        // What was taken may have its slot still.
         match queue.has_room() {
-            true => queue.slots().saturating_sub(queue.depth()).max(1),
+            true => queue.free().max(1),
             false => 0,
         }
     }

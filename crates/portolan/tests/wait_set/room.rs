@@ -352,3 +352,23 @@ fn room_for_several_messages_is_named_when_so_many_slots_are_free() {
     let token = set.add(right.room().for_messages(slots)).unwrap();
     assert_eq!(set.wait(Deadline::NOW).unwrap().next(), Some(token.any()));
 }
+
+/// What was taken has its slot until the receiver has given that back: then nobody can send into it.
+#[test]
+fn as_much_room_is_counted_as_there_is() {
+    let domain = Domain::private().unwrap();
+    for queue in [1, 2, 7, 30] {
+        for taken in 0..=queue {
+            let mut port = domain.bind(PortOptions::unnamed().queue(queue)).unwrap();
+            let right = port.make_send();
+            fill(&right);
+            assert_eq!(right.room().free(), 0);
+            for _ in 0..taken {
+                drop(port.receive(Access::Later, Deadline::NOW).unwrap());
+            }
+            let free = right.room().free();
+            let sent = (0..).take_while(|_| right.send(Message::default(), WhenFull::Fail).is_ok());
+            assert_eq!(sent.count(), free, "{taken} of {queue}");
+        }
+    }
+}

@@ -254,6 +254,8 @@ pub(super) struct Receiving<P> {
     pub(super) advance: u64,
     /// When it was given credit last.
     pub(super) credited: Time,
+    /// Its turn came, there was no room after all, and it has the next turn.
+    pub(super) has_next_turn: bool,
     pub(super) say: Say,
 }
 
@@ -267,6 +269,7 @@ impl<P> Receiving<P> {
             busy: false,
             advance: *ADVANCE.start(),
             credited: Time::ZERO,
+            has_next_turn: false,
             say: Say::default(),
         }
     }

@@ -353,6 +353,15 @@ impl<'r> Queue<'r> {
             .count()
     }
 
+    /// How many slots are free, as things are: of what was taken the slot may not be yet.
+    pub fn free(&self) -> usize {
+        (0..self.slots_u64())
+            .filter(|i| {
+                self.slot(*i).state(Ordering::Acquire).phase() == portolan_abi::slot::Phase::Free
+            })
+            .count()
+    }
+
     /// Whether a slot in this state holds a message that no receiver has taken (Q5).
     pub fn is_untaken(&self, state: SlotState) -> bool {
         let holds = |state: SlotState| {

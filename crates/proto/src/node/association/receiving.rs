@@ -283,6 +283,7 @@ impl<P: Clone> Association<P> {
                 return;
             }
             self.serving.extend(request.into_iter().chain(rights));
+            receiving.has_next_turn = false;
             // The message is in the port: from here on it counts as received.
             if number == receiving.next {
                 receiving.next += 1;
@@ -346,7 +347,8 @@ impl<P: Clone> Association<P> {
     }
 
     /// There is no room after all: all of the flow that is not in the port is thrown away, and
-    /// called for when its turn comes.
+    /// called for when its turn comes. That is the next one, because this one was none; but not again and
+    /// again: there may be room for what others send.
     fn stall(&mut self, cx: &mut Context<'_, P>, flow: u32) {
         self.withdraw(cx, flow);
         let key = self.flow_key(flow);
@@ -356,7 +358,11 @@ impl<P: Clone> Association<P> {
         if let Some(port) = cx.ports.get_mut(&receiving.port) {
             // The driver says when there is some.
             port.set_free(0);
-            port.waiting.push(key);
+            receiving.has_next_turn ^= true;
+            match receiving.has_next_turn {
+                true => port.waiting.push_front(key),
+                false => drop(port.waiting.push(key)),
+            }
         }
         receiving.say.wait = true;
         receiving.say.credit = false;
