@@ -61,6 +61,32 @@ fn a_request_to_another_node_stands_beside_a_ping_pong_that_waits_alike() {
 }
 
 #[test]
+fn rights_that_are_given_and_ports_that_move_are_held_against_a_request() {
+    let report = report("rights");
+    let rows = rows(&report);
+    for over in ["nodes, TLS", "daemons, TLS"] {
+        for (case, against) in [
+            ("null request and answer", Value::Null),
+            ("a send right is given, and used", "a null request".into()),
+            (
+                "a port moves there and back, a message behind it",
+                "a null request".into(),
+            ),
+        ] {
+            let mut its = rows.iter().filter(|row| row["over"] == over);
+            let row = its.find(|row| row["case"] == case);
+            let row = row.unwrap_or_else(|| panic!("{case}: {rows:?}"));
+            assert_eq!(row["against"], against, "{row}");
+            assert_eq!(
+                row["ratio"].as_f64() > Some(0.0),
+                !against.is_null(),
+                "{row}"
+            );
+        }
+    }
+}
+
+#[test]
 fn streams_stand_beside_the_bare_calls() {
     let report = report("untouched");
     let rows = rows(&report);

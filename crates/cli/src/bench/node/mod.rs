@@ -13,6 +13,7 @@
 //! | `server` | the process at the far end |
 //! | `lanes` | slices in turn, ratios |
 //! | `trips` | null requests beside ping-pongs |
+//! | `rights` | rights that are given to the other node, and a port that moves there and back |
 //! | `streams` | large messages beside the same system calls, and beside rustls |
 //! | `fragments` | instructions of a node, by bytes |
 //! | `beside` | short messages beside a long one |
@@ -31,6 +32,7 @@ mod idle;
 mod lanes;
 mod local;
 mod places;
+mod rights;
 mod server;
 mod streams;
 mod table;
@@ -118,12 +120,13 @@ impl Plan {
         let pairs = Over::ALL.len();
         let trips = pinnings * self.trips.slices * (1 + pairs);
         let streams = self.sizes.len() * self.streams.slices * (2 + pairs);
-        trips + streams + 4 + 2 * self.longs + 1 + 2
+        let rights = (pairs - 1) * self.trips.slices * rights::LANES;
+        trips + rights + streams + 4 + 2 * self.longs + 1 + 2
     }
 }
 
 /// Which parts there are; what a filter is compared with before they are measured.
-const PARTS: [(Part, &str); 6] = [
+const PARTS: [(Part, &str); 7] = [
     (
         Part::Local,
         "local send, null receive, null, found at once receive, one look in vain request, null get, null reply, null answer, null instructions polling one processor nodes, plain tcp",
@@ -131,6 +134,10 @@ const PARTS: [(Part, &str); 6] = [
     (
         Part::Trips,
         "null request and answer ping-pong of 64 b asleep two processors one processor tcp tls daemons",
+    ),
+    (
+        Part::Rights,
+        "rights a send right is given, and used a port moves there and back, a message behind it asleep two processors one processor tls daemons",
     ),
     (
         Part::Streams,
@@ -148,6 +155,7 @@ const PARTS: [(Part, &str); 6] = [
 enum Part {
     Local,
     Trips,
+    Rights,
     Streams,
     Beside,
     Fair,
@@ -233,6 +241,11 @@ impl Run {
             Part::Trips => {
                 let pairs = pairs(&Over::ALL, progress)?;
                 let rows = trips::measure(&pairs, &self.pinnings, plan.trips, progress)?;
+                self.rows.extend(rows);
+            }
+            Part::Rights => {
+                let pairs = pairs(&[Over::Tls, Over::Daemons], progress)?;
+                let rows = rights::measure(&pairs, widest, plan.trips, progress)?;
                 self.rows.extend(rows);
             }
             Part::Streams => {

@@ -26,6 +26,8 @@ pub(super) const LAST: &[u8] = b"last";
 pub(crate) enum Brief {
     /// Answer requests at a port of a domain.
     Echo { domain: String, port: String },
+    /// Use the rights that come there.
+    Rights { domain: String, port: String },
     /// Receive messages there, and say when the last one of a lot has come.
     Sink { domain: String, port: String },
     /// Receive messages there, one in so many nanoseconds, and say of each sender how many have come in so many
@@ -114,6 +116,10 @@ pub(crate) fn main(brief: Brief, control: &Control) -> Result<()> {
         Brief::Echo { domain, port } => {
             let (_domain, port) = bind(&domain, PortOptions::named(&port).synchronous(), control)?;
             echo(port)
+        }
+        Brief::Rights { domain, port } => {
+            let (_domain, port) = bind(&domain, PortOptions::named(&port), control)?;
+            super::rights::serve(port)
         }
         Brief::Sink { domain, port } => {
             let (_domain, port) = bind(&domain, PortOptions::named(&port), control)?;
