@@ -15,9 +15,6 @@ int main() {
     if (pipe(ends) != 0) {
         return 1;
     }
-    auto timer = domain.bind_address_to_timer(tick, 1ms).value();
-    auto pipe = domain.bind_address_to_descriptor(text, ends[0]).value();
-
     auto listener = domain.listen().value();
     int ticks = 0;
     char letter = 0;
@@ -27,6 +24,9 @@ int main() {
             letter = '?';
         }
     }).value();
+    // Handled from here on: a timer that runs out once signals once.
+    auto timer = domain.bind_address_to_timer(tick, 1ms).value();
+    auto pipe = domain.bind_address_to_descriptor(text, ends[0]).value();
     if (write(ends[1], "x", 1) != 1) {
         return 1;
     }
