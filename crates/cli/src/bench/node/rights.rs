@@ -121,7 +121,7 @@ pub(super) fn serve(mut port: ReceiveRight) -> Result<()> {
         }
         let Some(way) = way else { continue };
         let Some(mut moved) = moved else {
-            // Whoever gave it may be gone.
+            // Who gave it may be gone.
             let _ = way.send(Message::default(), WhenFull::Fail);
             continue;
         };
