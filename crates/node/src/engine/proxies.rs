@@ -246,11 +246,13 @@ impl Engine {
 
     /// Takes what programs have sent to a proxy, and sends it on.
     pub(super) fn drain(&mut self, id: u64) {
-        let is_here = |proxy: &Proxy| proxy.here.is_some();
-        if self.proxies.all.get(&id).is_some_and(is_here) {
-            if self.waits_for_port(id) {
-                return self.park(id);
-            }
+        let Some(proxy) = self.proxies.all.get(&id) else {
+            return;
+        };
+        if proxy.waits_for.is_some() {
+            return self.park(id);
+        }
+        if proxy.here.is_some() {
             if self.pass_some_on(id, TURN) {
                 self.close_if_unused(id);
             }
@@ -264,17 +266,11 @@ impl Engine {
             let Some(flow) = proxy.flow else {
                 return self.park(id);
             };
-            if self.waits_for_port(id) {
-                return self.park(id);
-            }
             match self.node.takes(flow) {
                 Ok(()) => {}
                 // If the flow is over, it is about to be told why, and whether another one takes its place.
                 Err(_) => return self.park(id),
             }
-            let Some(proxy) = self.proxies.all.get_mut(&id) else {
-                return;
-            };
             if let Some((message, answer)) = proxy.held.take() {
                 self.proxies.holds_none(id);
                 if !self.ask_on(id, message, answer) {

@@ -47,12 +47,6 @@ impl Engine {
         None
     }
 
-    /// Whether a proxy waits until a port has arrived.
-    pub(super) fn waits_for_port(&self, id: u64) -> bool {
-        let proxy = self.proxies.all.get(&id);
-        proxy.is_some_and(|proxy| proxy.waits_for.is_some())
-    }
-
     /// A port has arrived: who waits for that goes on.
     pub(in crate::engine) fn has_arrived(&mut self, port: PortKey) {
         let its = self.proxies.awaiting.range((port, 0)..=(port, u64::MAX));
@@ -145,8 +139,9 @@ impl Engine {
         // Rights on it that come from now on are on the proxy.
         let known = KnownPort::of(&proxy.make_send());
         let arrivals = &mut self.machine.arrivals;
-        arrivals.has_proxy(domain, settings.id, settings.secret(), known);
-        let of = (settings.id, settings.secret(), settings.synchronous);
+        let (of, secret) = (settings.id, settings.secret());
+        arrivals.has_proxy(domain, of, secret, known);
+        let of = (of, secret, settings.synchronous);
         let (own, name) = (self.node.settings().node, NAMELESS.to_owned());
         let place = Place::Parked(Box::new(proxy));
         let id = self
