@@ -72,7 +72,7 @@ pub(crate) struct Ran {
 /// Runs a command for at most `limit`. What it says goes to a file, and not to a pipe, which
 /// processes that outlive it would hold open.
 pub(crate) fn run(command: &mut Command, limit: Duration) -> io::Result<Ran> {
-    let mut said = unnamed_file()?;
+    let said = unnamed_file()?;
     let mut child = command
         .stdin(Stdio::null())
         .stdout(said.try_clone()?)
@@ -94,11 +94,26 @@ pub(crate) fn run(command: &mut Command, limit: Duration) -> io::Result<Ran> {
         }
         std::thread::sleep(Duration::from_millis(20));
     };
+    let output = text(said)?;
+    Ok(Ran { status, output })
+}
+
+/// Runs a command to its end: how it ended, and all that it said.
+pub(crate) fn captured(command: &mut Command) -> io::Result<(ExitStatus, String)> {
+    let said = unnamed_file()?;
+    let status = command
+        .stdin(Stdio::null())
+        .stdout(said.try_clone()?)
+        .stderr(said.try_clone()?)
+        .status()?;
+    Ok((status, text(said)?))
+}
+
+fn text(mut said: File) -> io::Result<String> {
     said.rewind()?;
     let mut output = Vec::new();
     said.read_to_end(&mut output)?;
-    let output = String::from_utf8_lossy(&output).into_owned();
-    Ok(Ran { status, output })
+    Ok(String::from_utf8_lossy(&output).into_owned())
 }
 
 fn unnamed_file() -> io::Result<File> {
