@@ -136,6 +136,11 @@ pub(crate) fn run(slow: bool) -> ExitCode {
     code(done.iter().all(|d| d.passed))
 }
 
+/// Tests at once: as they wait most of the time, more than there are processors.
+fn test_threads() -> usize {
+    2 * thread::available_parallelism().map_or(1, usize::from)
+}
+
 /// What runs beside other steps says what it has to say once they are done.
 fn staged(stage: Stage) -> Vec<Done> {
     let line = |step: &Step| {
@@ -143,6 +148,7 @@ fn staged(stage: Stage) -> Vec<Done> {
         let mut line = command(&words);
         // Each step builds once: what serves the next build only fills the disk.
         line.env("CARGO_INCREMENTAL", "0");
+        line.env("RUST_TEST_THREADS", test_threads().to_string());
         line
     };
     let quietly = |step: Step| {
