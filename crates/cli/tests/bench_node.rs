@@ -61,7 +61,7 @@ fn a_request_to_another_node_stands_beside_a_ping_pong_that_waits_alike() {
 }
 
 #[test]
-fn rights_that_are_given_and_ports_that_move_are_held_against_a_request() {
+fn rights_that_are_given_and_ports_that_move_are_held_against_a_request_of_the_same_nodes() {
     let report = report("rights");
     let rows = rows(&report);
     for over in ["nodes, TLS", "daemons, TLS"] {
@@ -69,8 +69,17 @@ fn rights_that_are_given_and_ports_that_move_are_held_against_a_request() {
             ("null request and answer", Value::Null),
             ("a send right is given, and used", "a null request".into()),
             (
+                "a send right on a third node's port is given, and used",
+                "a null request".into(),
+            ),
+            (
                 "a port moves there and back, a message behind it",
                 "a null request".into(),
+            ),
+            ("the longest of 8 requests", Value::Null),
+            (
+                "the longest of 8 requests, the port moves behind the first",
+                "the longest of 8 requests".into(),
             ),
         ] {
             let mut its = rows.iter().filter(|row| row["over"] == over);

@@ -35,7 +35,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// How long after its peer an engine may be told to end.
 const ENDING: Duration = Duration::from_secs(5);
 
-/// Keys of the descriptor that ends an engine, and of where links come from.
+/// Keys of the descriptor that ends an engine, and of where links come from: the first of those.
 const END: u64 = Engine::OTHERS;
 const DOOR: u64 = Engine::OTHERS | 1;
 
@@ -68,7 +68,7 @@ pub(crate) fn spokes(args: &SpokesArgs) -> Result<()> {
             local: format!("{}.{number}", args.local),
             // The first is the one that they connect to.
             number: number + 2,
-            connect: Some(args.connect),
+            connect: vec![args.connect],
             links: 1,
             keys: None,
         };
@@ -175,7 +175,7 @@ impl Place {
                         linked.insert(node);
                         if linked.len() == usize::from(self.args.links) {
                             // Nobody else comes in.
-                            door = Door::Closed;
+                            door = Door::default();
                             says("linked")?;
                         }
                     }
@@ -192,9 +192,11 @@ impl Place {
                     _ => Err(refused("a link")(&why)),
                 };
             }
-            let others = [(END, end), (DOOR, door.descriptor())].into_iter();
-            let others = others.filter_map(|(key, fd)| Some((key, On::Descriptor(fd?))));
-            let mut on: Vec<(u64, On<'_>)> = others.collect();
+            let ends = end.into_iter().map(|end| (END, end));
+            let doors = (DOOR..).zip(door.descriptors());
+            let others = ends.chain(doors);
+            let mut on: Vec<(u64, On<'_>)> =
+                others.map(|(key, fd)| (key, On::Descriptor(fd))).collect();
             let wakes = engine.wake_at().into_iter().chain(door.wake_at());
             let wake = wakes.min();
             let by = wake.map(|at| Instant::now() + at.saturating_sub(self.clock.now()));
@@ -213,14 +215,20 @@ impl Place {
     }
 
     fn door(&self, says: &mut impl FnMut(&str) -> Result<()>) -> Result<Door> {
-        if let Some(address) = self.args.connect {
-            let connection = self.transport.connect(&Address::Internet(address))?;
-            return Ok(Door::Connects(Some(connection)));
+        let mut door = Door::default();
+        let addresses = &self.args.connect;
+        if addresses.len() < usize::from(self.args.links) {
+            let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+            let listener = self.transport.listen(&Address::Internet(any))?;
+            says(&format!("listens {}", listener.address()))?;
+            // Those before it have their own numbers.
+            door.listens = Some((listener, self.args.number));
         }
-        let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let listener = self.transport.listen(&Address::Internet(any))?;
-        says(&format!("listens {}", listener.address()))?;
-        Ok(Door::Listens(listener, 0))
+        for (number, address) in (1..).zip(addresses) {
+            let connection = self.transport.connect(&Address::Internet(*address))?;
+            door.connects.push((connection, number));
+        }
+        Ok(door)
     }
 }
 
@@ -231,63 +239,51 @@ fn is_ending(end: BorrowedFd<'_>) -> Result<bool> {
     Ok(ready.iter().any(|end| end.any()))
 }
 
-/// Where links come from.
-enum Door {
-    /// From others, of whom so many have come.
-    Listens(Box<dyn Listener>, u8),
-    /// From here.
-    Connects(Option<Box<dyn Connection>>),
-    /// All are there.
-    Closed,
+/// Where links come from, until all are there.
+#[derive(Default)]
+struct Door {
+    /// From others, of whom the last one that came has this number.
+    listens: Option<(Box<dyn Listener>, u8)>,
+    /// From here, to those of these numbers.
+    connects: Vec<(Box<dyn Connection>, u8)>,
 }
 
 impl Door {
     fn step(&mut self, engine: &mut Engine, now: Duration) -> Result<()> {
-        match self {
-            Self::Listens(listener, come) => {
-                while let Some(connection) = listener.accept()? {
-                    *come += 1;
-                    // They come in their order.
-                    let who = who(&*connection, plain(*come + 1));
-                    engine.adopt(now, connection, who, false)?;
+        if let Some((listener, last)) = &mut self.listens {
+            while let Some(connection) = listener.accept()? {
+                *last += 1;
+                // They come in their order.
+                let who = who(&*connection, plain(*last));
+                engine.adopt(now, connection, who, false)?;
+            }
+        }
+        for (mut connection, number) in std::mem::take(&mut self.connects) {
+            match connection.progress() {
+                Progress::Up => {
+                    let who = who(&*connection, plain(number));
+                    engine.adopt(now, connection, who, true)?;
+                }
+                Progress::Connecting => self.connects.push((connection, number)),
+                Progress::Over | Progress::Failed => {
+                    let why = connection.failure().map(ToString::to_string);
+                    let why = why.unwrap_or_else(|| "it was closed".to_owned());
+                    return Err(refused("a link")(&why));
                 }
             }
-            Self::Connects(connecting) => {
-                let Some(mut connection) = connecting.take() else {
-                    return Ok(());
-                };
-                match connection.progress() {
-                    Progress::Up => {
-                        let who = who(&*connection, plain(1));
-                        engine.adopt(now, connection, who, true)?;
-                    }
-                    Progress::Connecting => *connecting = Some(connection),
-                    Progress::Over | Progress::Failed => {
-                        let why = connection.failure().map(ToString::to_string);
-                        let why = why.unwrap_or_else(|| "it was closed".to_owned());
-                        return Err(refused("a link")(&why));
-                    }
-                }
-            }
-            Self::Closed => {}
         }
         Ok(())
     }
 
-    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        match self {
-            Self::Listens(listener, _) => Some(listener.descriptor()),
-            Self::Connects(connection) => connection.as_ref().map(|it| it.descriptor()),
-            Self::Closed => None,
-        }
+    fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let listens = self.listens.iter().map(|(it, _)| it.descriptor());
+        listens.chain(self.connects.iter().map(|(it, _)| it.descriptor()))
     }
 
     fn wake_at(&self) -> Option<Duration> {
-        match self {
-            Self::Listens(listener, _) => listener.wake_at(),
-            Self::Connects(connection) => connection.as_ref().and_then(|it| it.wake_at()),
-            Self::Closed => None,
-        }
+        let listens = self.listens.iter().filter_map(|(it, _)| it.wake_at());
+        let connects = self.connects.iter().filter_map(|(it, _)| it.wake_at());
+        listens.chain(connects).min()
     }
 }
 

@@ -48,13 +48,13 @@ struct EngineArgs {
     /// The domain that it spans, by its name here
     #[arg(long)]
     local: String,
-    /// Its place: the first listens, and the others connect to it
+    /// Its place: the first only listens, and the others connect to those before them
     #[arg(long)]
     number: u8,
-    /// Where the first one listens
+    /// Where those before it listen, in their order
     #[arg(long)]
-    connect: Option<SocketAddr>,
-    /// How many links the first one takes
+    connect: Vec<SocketAddr>,
+    /// How many links it has in all: if it connects to fewer, it listens
     #[arg(long, default_value_t = 1)]
     links: u8,
     /// A directory of all of them, for their keys

@@ -536,6 +536,33 @@ fn a_port_that_has_left_is_none_of_its_origins_next_run() {
     assert_eq!(receive(&mut first).header(), b"first");
 }
 
+/// Proxies of a machine: ports elsewhere that it knows, and entries that its ports had before they moved.
+fn proxies(machine: &Machine) -> usize {
+    machine.report().spans[0].proxies.len()
+}
+
+/// Each time that a port comes back it has another entry, and nobody has a right on the one of before: nothing of
+/// that follows the port when it goes again.
+#[test]
+fn a_port_that_goes_to_and_fro_leaves_nothing_behind_that_follows_it() {
+    let (hall, roof) = two(&Network::tls());
+    let machines = [&hall, &roof];
+    let mut ways = Ways::new(&machines);
+    let mut port = hall.domain.bind(PortOptions::unnamed()).unwrap();
+    let right = port.make_send();
+    for round in 0..40 {
+        let from = round % 2;
+        port = ways.moves(port, from, 1 - from);
+        send(&right, Message::new(b"behind it").unwrap());
+        assert_eq!(receive(&mut port).header(), b"behind it");
+        // The other's inbox, the entry to which the right leads, and two that have just been left.
+        let most = machines.map(proxies);
+        assert!(most.iter().all(|&its| its <= 4), "{most:?}, move {round}");
+    }
+    // The right has followed all the way.
+    assert_eq!(right.state(), RightState::Live);
+}
+
 /// Run it alone, with `--ignored --nocapture`, as a release build.
 #[test]
 #[ignore = "it measures, and asserts nothing"]

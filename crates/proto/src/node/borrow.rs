@@ -180,6 +180,12 @@ impl<P: Clone> Node<P> {
         }
     }
 
+    /// Whether messages that an earlier home of its port did not put into that wait with a borrow.
+    pub fn has_unsent(&self, borrow: BorrowKey) -> bool {
+        let limbo = self.borrows.get(&borrow).and_then(|it| it.limbo.as_ref());
+        limbo.is_some_and(|limbo| !limbo.unsent.is_empty())
+    }
+
     /// Rights that are being borrowed.
     pub fn borrowing(&self) -> usize {
         self.borrows.len()

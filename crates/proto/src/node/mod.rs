@@ -21,7 +21,7 @@
 //! | a right has come: [`Leads::There`] | [`Node::borrow`] | messages wait in its proxy port until [`Event::Borrowed`] |
 //!
 //! | a receive right is to be given | [`Node::give`] of [`Gift::Receive`], and keep receiving nothing until its request has ended | as of any right |
-//! | [`Event::Left`] has come | once borrowed, [`Node::send`] what is in the port's queue; then [`Node::backlog_ends`] | what local senders put into the queue goes by the same flow |
+//! | [`Event::Left`] has come | once borrowed, [`Node::send`] what is in the port's queue; then [`Node::backlog_ends`]; [`Node::has_no_backlog`] at once if nothing is in it | what local senders put into the queue goes by the same flow |
 //! | a receive right has come: [`Leads::Receive`] | [`Node::take`], or answer its request as dropped | what comes to the port is its backlog until [`Event::Arrived`] |
 //!
 //! Payloads are references (`P`), which the node clones and drops; it never sees their bytes. While

@@ -7,7 +7,7 @@
 //!
 //! giver ---Message with the right---> receiver        the old home is home until it hears that
 //!       <---Answer: taken-------------                the right is taken; then the other one is
-//!       ---MoveRight, messages, Backlog--->
+//!       ---MoveRight, messages, Backlog--->           (no messages: both at once, else once it is lent)
 //!       ---Moved---> borrower ---Claim---> receiver   replied to when the backlog is there
 //!       <---Close---          <--Resolved--
 //! ```
@@ -167,6 +167,18 @@ impl<P: Clone> Node<P> {
     pub fn backlog_ends(&mut self, flow: FlowKey) -> Result<(), Unsent> {
         let association = association_of(&mut self.peers, flow.peer, flow.association);
         association.ok_or(Unsent::Dead)?.say_backlog(flow.flow)
+    }
+
+    /// As [`backlog_ends`](Self::backlog_ends), of a port whose queue was empty when it [left](Event::Left): said
+    /// with the move, so that others may send to the port, and it may be given on, a round trip sooner.
+    ///
+    /// # Errors
+    ///
+    /// [`Unsent::Dead`]: no flow goes to the new home.
+    pub fn has_no_backlog(&mut self, borrow: BorrowKey) -> Result<(), Unsent> {
+        let moving = self.borrows.get(&borrow).filter(|it| it.moving);
+        let flow = moving.and_then(|it| it.flow).ok_or(Unsent::Dead)?;
+        self.backlog_ends(flow)
     }
 
     /// Handles receive rights that were taken or not, flows whose ports have moved, and ports that have

@@ -556,7 +556,8 @@ pub enum Event<P> {
     },
     /// A peer has taken the receive right of a port: its home is there. What is in the port's queue, and what
     /// local senders put into it from now on, goes to the new home by the flow of this borrow; behind
-    /// the messages that are in the queue now, say [`super::Node::backlog_ends`].
+    /// the messages that are in the queue now, say [`super::Node::backlog_ends`]; if there are none, say
+    /// [`super::Node::has_no_backlog`] at once.
     Left {
         /// The port.
         port: PortKey,

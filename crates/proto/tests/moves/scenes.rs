@@ -28,6 +28,7 @@ fn the_backlog_goes_first_and_what_was_not_put_into_the_port_follows() {
     // The sender has been told, and waits for the backlog; the old home waits for it to follow.
     let followed = three.followed();
     assert_eq!(three.lent_to(SENDER, followed), None);
+    assert!(three.nodes[SENDER].has_unsent(followed));
     assert_eq!(three.nodes[OLD].flows_to(PORT), 1);
     let backlog = three.lent_to(OLD, three.left()).unwrap();
     assert_eq!(three.machines[OLD].headers(PORT), ["1"]);
@@ -56,6 +57,48 @@ fn the_backlog_goes_first_and_what_was_not_put_into_the_port_follows() {
         Some(id(NEW))
     );
     assert_eq!(three.nodes[SENDER].takes(flow), Err(Unsent::Dead));
+}
+
+/// A move is a message, its answer, and one write more.
+#[test]
+fn a_port_with_an_empty_queue_is_at_its_new_home_as_soon_as_that_hears_of_the_move() {
+    let mut three = Three::new([true; 3], false);
+    let flow = three.flow(SENDER, OLD, PORT);
+    let (_, came) = three.gives(OLD, NEW);
+    three.nodes[NEW].take(&came, PORT, DOMAIN).unwrap();
+    assert_eq!(three.writes(NEW, OLD), ["Answer"]);
+    let left = std::iter::from_fn(|| three.nodes[OLD].poll_event()).find_map(|it| match it {
+        Event::Left { borrow, .. } => Some(borrow),
+        _ => None,
+    });
+    let left = left.unwrap();
+    three.nodes[OLD].has_no_backlog(left).unwrap();
+    assert_eq!(
+        three.writes(OLD, NEW),
+        ["MoveRight", "AckAnswer", "Backlog"]
+    );
+    assert_eq!(three.nodes[NEW].stay(PORT), Some(PortStay::Here));
+    // Nobody has waited for the flow of the backlog, which is a borrower's as any other.
+    assert_eq!(three.lent_to(OLD, left), None);
+    three.carry();
+    let here = three.lent_to(OLD, left).unwrap();
+    let followed = three.followed();
+    assert!(!three.nodes[SENDER].has_unsent(followed));
+    let there = three.lent_to(SENDER, followed).unwrap();
+    three.send(OLD, here, "of the old home");
+    three.carry();
+    three.send(SENDER, there, "of another");
+    three.carry();
+    let all = three.machines[NEW].headers(PORT);
+    assert_eq!(all, ["of the old home", "of another"]);
+    assert_eq!(three.nodes[SENDER].takes(flow), Err(Unsent::Dead));
+    assert_eq!(three.nodes[NEW].flows_to(PORT), 2);
+    // It was said once, and of no other borrow.
+    assert_eq!(three.nodes[OLD].has_no_backlog(left), Err(Unsent::Dead));
+    assert_eq!(
+        three.nodes[SENDER].has_no_backlog(followed),
+        Err(Unsent::Dead)
+    );
 }
 
 #[test]

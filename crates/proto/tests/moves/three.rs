@@ -1,6 +1,6 @@
 //! Three nodes, each linked with each: the old home of a port, its new home, and one that sends to it.
 
-use portolan_abi::node::{NodeId, PortId};
+use portolan_abi::node::{NodeId, PortId, Record};
 use portolan_proto::Time;
 use portolan_proto::node::{
     Authenticated, BorrowKey, ConnectionId, Delivery, Destination, DomainKey, Event, FlowKey, Gift,
@@ -104,6 +104,20 @@ impl Three {
             };
             self.nodes[here].connected(self.now, between(a, b), with);
         }
+    }
+
+    /// Carries what one node says to another now: the names of the records.
+    pub(crate) fn writes(&mut self, from: usize, to: usize) -> Vec<String> {
+        let wire = between(from, to);
+        let mut names = Vec::new();
+        while let Some(record) = self.nodes[from].poll_record(self.now, wire) {
+            let read = Record::decode(&record.bytes).unwrap().1.unwrap();
+            let read = format!("{read:?}");
+            names.extend(read.split([' ', '(', '{']).next().map(str::to_owned));
+            let machine = &mut self.machines[to];
+            self.nodes[to].receive(self.now, wire, &record.bytes, machine);
+        }
+        names
     }
 
     /// Carries all that is said, and lends what is asked for.

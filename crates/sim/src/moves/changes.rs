@@ -198,11 +198,14 @@ impl World {
         let earlier = it.moves.proxies.values_mut();
         let earlier = earlier.filter(|proxy| proxy.of == Some(port));
         earlier.for_each(|proxy| proxy.of = None);
+        // A driver may say so, or wait for the flow.
+        let says = queue.is_empty() && borrow.0.is_multiple_of(2);
+        let is_said = says && it.node.has_no_backlog(borrow).is_ok();
         let proxy = Proxy {
             place: port.0 - FIRST,
             flow: None,
             borrow: Some(borrow),
-            backlog: Some(queue.len()),
+            backlog: (!is_said).then_some(queue.len()),
             queue,
             of: Some(port),
             counted: false,

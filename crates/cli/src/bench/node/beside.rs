@@ -55,12 +55,12 @@ impl Long {
     }
 
     /// Does it once, and rounds of something short meanwhile.
-    fn beside(&self, sampler: &mut Sampler, mut short: impl FnMut() -> Result<()>) -> Result<()> {
+    fn beside(&self, sampler: &mut Sampler, short: &mut impl Lane) -> Result<()> {
         let ended =
             || CliError::system("a thread of this benchmark")(std::io::ErrorKind::BrokenPipe);
         self.go.send(()).map_err(|_| ended())?;
         loop {
-            trips::rounds(Duration::ZERO, sampler, &mut short)?;
+            short.slice(Duration::ZERO, sampler)?;
             match self.done.try_recv() {
                 Ok(done) => return done,
                 Err(std::sync::mpsc::TryRecvError::Empty) => {}
@@ -78,7 +78,7 @@ struct AskerBeside {
 
 impl Lane for AskerBeside {
     fn slice(&mut self, _: Duration, sampler: &mut Sampler) -> Result<()> {
-        self.long.beside(sampler, || self.asker.round())
+        self.long.beside(sampler, &mut self.asker)
     }
 }
 
@@ -90,7 +90,7 @@ struct PingBeside {
 
 impl Lane for PingBeside {
     fn slice(&mut self, _: Duration, sampler: &mut Sampler) -> Result<()> {
-        self.long.beside(sampler, || self.ping.round())
+        self.long.beside(sampler, &mut self.ping)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Measures what is compared in turn, slice by slice, so that what drifts touches all of it alike.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
 use portolan_measure::sampler::{Figures, Sampler, clock_cost};
@@ -11,6 +11,32 @@ use crate::error::Result;
 pub(super) trait Lane {
     /// Works for about so long, and records it; one sample at least.
     fn slice(&mut self, budget: Duration, sampler: &mut Sampler) -> Result<()>;
+}
+
+/// Something that is done again and again: each time is a sample of a lane.
+pub(super) trait Round {
+    /// What has to be there for the next one, and is not measured.
+    fn prepare(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    /// What is measured. If it is a part of what this does, so long that took.
+    fn round(&mut self) -> Result<Option<Duration>>;
+}
+
+impl<R: Round> Lane for R {
+    fn slice(&mut self, budget: Duration, sampler: &mut Sampler) -> Result<()> {
+        let begun = Instant::now();
+        loop {
+            self.prepare()?;
+            let at = Instant::now();
+            let part = self.round()?;
+            sampler.typical(part.unwrap_or_else(|| at.elapsed()), 1);
+            if begun.elapsed() >= budget {
+                return Ok(());
+            }
+        }
+    }
 }
 
 /// How long to measure.

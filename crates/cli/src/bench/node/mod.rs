@@ -1,4 +1,4 @@
-//! `portolan bench node` measures what it costs that a port is on another machine: two nodes on
+//! `portolan bench node` measures what it costs that a port is on another machine: two or three nodes on
 //! this one, over loopback, each row beside the same over bare TCP in the same run.
 //!
 //! ```text
@@ -13,7 +13,7 @@
 //! | `server` | the process at the far end |
 //! | `lanes` | slices in turn, ratios |
 //! | `trips` | null requests beside ping-pongs |
-//! | `rights` | rights that are given to the other node, and a port that moves there and back |
+//! | `rights` | rights that are given to another node, ports that move, and how long their clients wait |
 //! | `streams` | large messages beside the same system calls, and beside rustls |
 //! | `fragments` | instructions of a node, by bytes |
 //! | `beside` | short messages beside a long one |
@@ -49,7 +49,7 @@ use super::report::LeftOut;
 use crate::args::BenchArgs;
 use crate::error::{CliError, Result};
 use lanes::Effort;
-use places::{Over, Pair, Pinning};
+use places::{Linked, Over, Pair, Pinning};
 use table::Row;
 
 pub(crate) use places::beside_main;
@@ -137,7 +137,7 @@ const PARTS: [(Part, &str); 7] = [
     ),
     (
         Part::Rights,
-        "rights a send right is given, and used a port moves there and back, a message behind it asleep two processors one processor tls daemons",
+        "rights a send right is given, and used a send right on a third node's port is given, and used a port moves there and back, a message behind it the longest of 8 requests, the port moves behind the first asleep two processors one processor tls daemons",
     ),
     (
         Part::Streams,
@@ -244,8 +244,8 @@ impl Run {
                 self.rows.extend(rows);
             }
             Part::Rights => {
-                let pairs = pairs(&[Over::Tls, Over::Daemons], progress)?;
-                let rows = rights::measure(&pairs, widest, plan.trips, progress)?;
+                let trios = linked(&[Over::Tls, Over::Daemons], [LIMITS[0]; 3], progress)?;
+                let rows = rights::measure(&trios, widest, plan.trips, progress)?;
                 self.rows.extend(rows);
             }
             Part::Streams => {
@@ -291,12 +291,20 @@ impl Run {
     }
 }
 
-/// Starts pairs of nodes. Daemons come last in `of`, and are started first: their domains are made by
-/// them, at addresses that this process must have free, as it has for those that it makes itself.
 fn pairs(of: &[Over], progress: &ProgressBar) -> Result<Vec<Pair>> {
+    linked(of, LIMITS, progress)
+}
+
+/// Starts linked nodes. Daemons come last in `of`, and are started first: their domains are made by
+/// them, at addresses that this process must have free, as it has for those that it makes itself.
+fn linked<const N: usize>(
+    of: &[Over],
+    limits: [u64; N],
+    progress: &ProgressBar,
+) -> Result<Vec<Linked<N>>> {
     progress.set_message("starting nodes");
-    let started = of.iter().rev().map(|over| Pair::start(*over, LIMITS));
-    let mut pairs: Vec<Pair> = started.collect::<Result<_>>()?;
-    pairs.reverse();
-    Ok(pairs)
+    let started = of.iter().rev().map(|over| Linked::start(*over, limits));
+    let mut linked: Vec<_> = started.collect::<Result<_>>()?;
+    linked.reverse();
+    Ok(linked)
 }

@@ -21,8 +21,9 @@ use crate::error::{CliError, Result};
 
 /// The program that has engines without the daemon.
 const PROGRAM: &str = "portolan-node-bench";
-/// The first node listens; the second one connects to it.
-pub(super) const PAIR: usize = 2;
+/// What the domains of linked nodes are called, and so many nodes there are at most: each connects to
+/// those before it.
+const DOMAINS: [&str; 3] = ["near", "far", "home"];
 /// How long programs look for ports on the other node.
 pub(super) const MEETING: Duration = Duration::from_secs(60);
 
@@ -158,18 +159,23 @@ fn watch(process: &Child, expected: Arc<AtomicBool>) -> Result<()> {
     Ok(())
 }
 
-/// Two linked nodes, and the domain that each of them spans.
+/// Nodes, each linked with all others, and the domain that each of them spans.
 #[derive(Debug)]
-pub(super) struct Pair {
+pub(super) struct Linked<const N: usize> {
     pub(super) over: Over,
     /// What programs join; the nodes are members already.
-    pub(super) domains: [Domain; PAIR],
+    pub(super) domains: [Domain; N],
     /// Processes of the nodes.
-    pub(super) nodes: [u32; PAIR],
+    pub(super) nodes: [u32; N],
     _ends: Ends,
 }
 
-/// What ends with a pair.
+/// Two of them.
+pub(super) type Pair = Linked<2>;
+/// Three: a right goes from the first to the second, on a port of the third.
+pub(super) type Trio = Linked<3>;
+
+/// What ends with linked nodes.
 #[derive(Debug)]
 #[expect(dead_code, reason = "they are kept, and end what they stand for")]
 enum Ends {
@@ -200,9 +206,18 @@ pub(super) fn domain(name: &str, limit: u64) -> Result<Domain> {
     joined.map_err(CliError::library("making a domain of this benchmark"))
 }
 
-impl Pair {
-    /// Starts two nodes, which span domains with these limits.
-    pub(super) fn start(over: Over, limits: [u64; PAIR]) -> Result<Self> {
+/// As many as there are nodes.
+fn each<T: std::fmt::Debug, const N: usize>(all: Vec<T>) -> Result<[T; N]> {
+    let wrong = |all: Vec<T>| {
+        let because = format!("of {N} nodes {} have started", all.len());
+        CliError::Unfit { because }
+    };
+    all.try_into().map_err(wrong)
+}
+
+impl<const N: usize> Linked<N> {
+    /// Starts the nodes, which span domains with these limits.
+    pub(super) fn start(over: Over, limits: [u64; N]) -> Result<Self> {
         match over {
             Over::Daemons => Self::daemons(),
             _ => Self::engines(over, limits, None),
@@ -212,53 +227,59 @@ impl Pair {
     /// Engines, with a variable in their environment.
     pub(super) fn engines(
         over: Over,
-        limits: [u64; PAIR],
+        limits: [u64; N],
         environment: Option<(&str, &str)>,
     ) -> Result<Self> {
-        let names = [unique("near")?, unique("far")?];
-        let domains = [domain(&names[0], limits[0])?, domain(&names[1], limits[1])?];
+        let names = DOMAINS.iter().take(N).map(|name| unique(name));
+        let names: Vec<String> = names.collect::<Result<_>>()?;
+        let domains = names.iter().zip(limits);
+        let domains = domains.map(|(name, limit)| domain(name, limit));
+        let domains: Vec<Domain> = domains.collect::<Result<_>>()?;
         let keys = Keys::new(over)?;
-        let words = |number: usize| {
+        let (mut engines, mut addresses) = (Vec::<Helper>::new(), Vec::<String>::new());
+        for (number, name) in (1..).zip(&names) {
             let mut words = vec!["engine".to_owned()];
             let mut add = |flag: &str, value: &str| {
                 words.extend([format!("--{flag}"), value.to_owned()]);
             };
             add("over", if over == Over::Tls { "tls" } else { "tcp" });
-            add("local", &names[number]);
-            add("number", &(number + 1).to_string());
+            add("local", name);
+            add("number", &number.to_string());
+            add("links", &(N - 1).to_string());
+            addresses.iter().for_each(|address| add("connect", address));
             if let Some(keys) = &keys {
                 add("keys", &keys.0.to_string_lossy());
             }
-            words
-        };
-        let mut first = Helper::start(&words(0), environment)?;
-        let address = first.expect("listens")?;
-        let mut second = words(1);
-        second.extend(["--connect".to_owned(), address]);
-        let mut second = Helper::start(&second, environment)?;
-        first.expect("linked")?;
-        second.expect("linked")?;
+            let mut engine = Helper::start(&words, environment)?;
+            if number < N {
+                addresses.push(engine.expect("listens")?);
+            }
+            engines.push(engine);
+        }
+        for engine in &mut engines {
+            engine.expect("linked")?;
+        }
         Ok(Self {
             over,
-            domains,
-            nodes: [first.id(), second.id()],
-            _ends: Ends::Engines(vec![first, second]),
+            domains: each(domains)?,
+            nodes: each(engines.iter().map(Helper::id).collect())?,
+            _ends: Ends::Engines(engines),
         })
     }
 
     fn daemons() -> Result<Self> {
-        let (lab, places) = Lab::start()?;
+        let (lab, places) = Lab::start(N)?;
         let join = |place: &Beside| domain(&place.domain, 1 << 30);
-        let domains = [join(&places[0])?, join(&places[1])?];
+        let domains: Vec<Domain> = places.iter().map(join).collect::<Result<_>>()?;
         Ok(Self {
             over: Over::Daemons,
-            domains,
-            nodes: [places[0].node, places[1].node],
+            domains: each(domains)?,
+            nodes: each(places.iter().map(|place| place.node).collect())?,
             _ends: Ends::Lab(lab),
         })
     }
 
-    /// A right on a port of the far domain, from the near one.
+    /// A right on a port of another domain, from the near one.
     pub(super) fn connect(&self, port: &str) -> Result<SendRight> {
         let right = self.domains[0].connect(port, MEETING);
         right.map_err(CliError::library("finding a port on another node"))
@@ -269,8 +290,17 @@ impl Pair {
         &self,
         serves: fn(String, String) -> server::Brief,
     ) -> Result<(Server, SendRight)> {
+        self.serve_at(1, serves)
+    }
+
+    /// A server in the domain of this node.
+    pub(super) fn serve_at(
+        &self,
+        node: usize,
+        serves: impl FnOnce(String, String) -> server::Brief,
+    ) -> Result<(Server, SendRight)> {
         let port = unique("port")?;
-        let brief = serves(self.domains[1].name().to_owned(), port.clone());
+        let brief = serves(self.domains[node].name().to_owned(), port.clone());
         let server = Server::start(&brief)?;
         Ok((server, self.connect(&port)?))
     }
@@ -307,16 +337,17 @@ pub(super) struct Beside {
     node: u32,
 }
 
-/// Two daemons of `portolan node lab`. They end with the programs beside them, and those with this
+/// Daemons of `portolan node lab`. They end with the programs beside them, and those with this
 /// process, however it ends.
 #[derive(Debug)]
 pub(super) struct Lab(Child);
 
 impl Lab {
-    pub(super) fn start() -> Result<(Self, Vec<Beside>)> {
+    pub(super) fn start(nodes: usize) -> Result<(Self, Vec<Beside>)> {
         let own =
             std::env::current_exe().map_err(CliError::system("finding this program's file"))?;
-        let words = ["lab", "2", "--names", "--"].map(OsString::from);
+        let count = nodes.to_string();
+        let words = ["lab", &count, "--names", "--"].map(OsString::from);
         let coordinator = std::process::id().to_string();
         let started = crate::node::start(&words, |command: &mut Command| {
             command
@@ -341,11 +372,11 @@ impl Lab {
             {
                 places.push((name.to_owned(), beside));
             }
-            if places.len() == PAIR {
+            if places.len() == nodes {
                 break;
             }
         }
-        if places.len() < PAIR {
+        if places.len() < nodes {
             // It has ended.
             let mut said = String::new();
             errors.read_to_string(&mut said).map_err(helper)?;
@@ -410,10 +441,11 @@ impl Pinning {
         self.near == self.far
     }
 
-    /// Has the nodes of a pair run there.
-    pub(super) fn pin(self, pair: &Pair) -> Result<()> {
-        pin(pair.nodes[0], self.near)?;
-        pin(pair.nodes[1], self.far)
+    /// Has nodes run there: the first near, all others far.
+    pub(super) fn pin<const N: usize>(self, linked: &Linked<N>) -> Result<()> {
+        let cpus = std::iter::once(self.near).chain(std::iter::repeat(self.far));
+        let mut nodes = linked.nodes.iter().zip(cpus);
+        nodes.try_for_each(|(node, cpu)| pin(*node, cpu))
     }
 }
 

@@ -28,6 +28,10 @@ pub(crate) enum Brief {
     Echo { domain: String, port: String },
     /// Use the rights that come there.
     Rights { domain: String, port: String },
+    /// Offer rights on new ports to who asks there.
+    Offers { domain: String, port: String },
+    /// Answer requests at a port that comes there, until it moves to another such server.
+    Bounces { domain: String, port: String },
     /// Receive messages there, and say when the last one of a lot has come.
     Sink { domain: String, port: String },
     /// Receive messages there, one in so many nanoseconds, and say of each sender how many have come in so many
@@ -120,6 +124,14 @@ pub(crate) fn main(brief: Brief, control: &Control) -> Result<()> {
         Brief::Rights { domain, port } => {
             let (_domain, port) = bind(&domain, PortOptions::named(&port), control)?;
             super::rights::serve(port)
+        }
+        Brief::Offers { domain, port } => {
+            let (domain, port) = bind(&domain, PortOptions::named(&port).synchronous(), control)?;
+            super::rights::offer(&domain, port)
+        }
+        Brief::Bounces { domain, port } => {
+            let (_domain, port) = bind(&domain, PortOptions::named(&port), control)?;
+            super::rights::bounce(port)
         }
         Brief::Sink { domain, port } => {
             let (_domain, port) = bind(&domain, PortOptions::named(&port), control)?;

@@ -3,21 +3,21 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use indicatif::ProgressBar;
 use portolan::{Access, Message, SendRight, Waiting};
 use portolan_measure::cpus;
-use portolan_measure::sampler::Sampler;
 #[cfg(feature = "peers")]
 use portolan_measure::{
     case::{Case, Mode, Placement, System},
     cpus::Cpus,
     run::{self, Run},
+    sampler::Sampler,
 };
 
-use super::lanes::{self, Effort, Lane};
-use super::places::{MEETING, Over, Pair, Pinning, pin};
+use super::lanes::{self, Effort, Lane, Round};
+use super::places::{Linked, MEETING, Over, Pair, Pinning, pin};
 use super::server::{Brief, PING, Server};
 use super::table::{Row, Unit};
 use crate::bench::budget::{Budget, Measure};
@@ -60,7 +60,7 @@ impl Ping {
         })
     }
 
-    pub(super) fn round(&mut self) -> Result<()> {
+    pub(super) fn ping(&mut self) -> Result<()> {
         let mut bytes = [1; PING];
         let done = self.stream.write_all(&bytes);
         let done = done.and_then(|()| self.stream.read_exact(&mut bytes));
@@ -84,14 +84,14 @@ impl Asker {
         }
     }
 
-    /// One whose server is on the far node of a pair, on this processor.
-    pub(super) fn of(pair: &Pair, cpu: usize) -> Result<Self> {
-        let (server, right) = pair.serve(|domain, port| Brief::Echo { domain, port })?;
+    /// One whose server is on the far node, on this processor.
+    pub(super) fn of<const N: usize>(linked: &Linked<N>, cpu: usize) -> Result<Self> {
+        let (server, right) = linked.serve(|domain, port| Brief::Echo { domain, port })?;
         pin(server.id(), cpu)?;
         Ok(Self::new(server, right))
     }
 
-    pub(super) fn round(&mut self) -> Result<()> {
+    pub(super) fn ask(&mut self) -> Result<()> {
         let asked = self.right.request_reply_in_place(
             &mut self.message,
             Access::Later,
@@ -102,32 +102,15 @@ impl Asker {
     }
 }
 
-/// Rounds for about so long, each a sample.
-pub(super) fn rounds(
-    budget: Duration,
-    sampler: &mut Sampler,
-    mut round: impl FnMut() -> Result<()>,
-) -> Result<()> {
-    let begun = Instant::now();
-    loop {
-        let at = Instant::now();
-        round()?;
-        sampler.typical(at.elapsed(), 1);
-        if begun.elapsed() >= budget {
-            return Ok(());
-        }
+impl Round for Ping {
+    fn round(&mut self) -> Result<Option<Duration>> {
+        self.ping().map(|()| None)
     }
 }
 
-impl Lane for Ping {
-    fn slice(&mut self, budget: Duration, sampler: &mut Sampler) -> Result<()> {
-        rounds(budget, sampler, || self.round())
-    }
-}
-
-impl Lane for Asker {
-    fn slice(&mut self, budget: Duration, sampler: &mut Sampler) -> Result<()> {
-        rounds(budget, sampler, || self.round())
+impl Round for Asker {
+    fn round(&mut self) -> Result<Option<Duration>> {
+        self.ask().map(|()| None)
     }
 }
 

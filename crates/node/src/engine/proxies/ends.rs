@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use portolan::Deadline;
-use portolan::proxy::{Answer, Taken};
+use portolan::proxy::{Answer, ProxyPort, Taken};
 use portolan_abi::node::NodeId;
 use portolan_proto::node::{DomainKey, FlowEnd, FlowKey, PortKey, PortStay};
 
@@ -155,20 +155,42 @@ impl Engine {
         due.into_iter().for_each(|id| self.close_if_unused(id));
     }
 
+    /// Whether nothing of a proxy has still to go on, as far as is known, and nobody follows its port by it.
+    fn is_free(&self, id: u64) -> bool {
+        let Some(proxy) = self.proxies.all.get(&id) else {
+            return false;
+        };
+        let has_more = proxy.held.is_some() || !proxy.back.is_empty() || proxy.backlog.is_some();
+        let left = |port: &PortKey| self.node.stay(*port) == Some(PortStay::Left);
+        let of = proxy.of.filter(left);
+        // The flows of others follow, and what comes behind them counts as this one's.
+        let is_followed = of.is_some_and(|port| self.node.flows_to(port) > 0);
+        proxy.unused && !has_more && !proxy.named && !is_followed
+    }
+
+    /// The port of a proxy moves: one to which nobody can send is closed instead of following it. A port that
+    /// goes to and fro would have one more each time, and each would follow it.
+    pub(super) fn closes_behind(&mut self, id: u64) -> bool {
+        let is_empty = |port: &mut ProxyPort| (port.senders(), port.depth()) == (0, 0);
+        let closes = self.is_free(id) && self.port_of(id, is_empty) == Some(true);
+        if closes {
+            self.close_proxy(id);
+        }
+        closes
+    }
+
     pub(in crate::engine) fn close_if_unused(&mut self, id: u64) {
         let Some(proxy) = self.proxies.all.get_mut(&id) else {
             return;
         };
         // A stray one ends with its messages. One that has a name may get senders at any time.
         let leads = proxy.flow.is_some() || proxy.here.is_some();
-        let has_more = proxy.held.is_some() || !proxy.back.is_empty() || proxy.backlog.is_some();
-        let is_free = proxy.unused && !has_more && leads && !proxy.named;
-        let left = |port: &PortKey| self.node.stay(*port) == Some(PortStay::Left);
-        let of = proxy.of.filter(left);
-        // The flows of others follow, and what comes behind them counts as this one's.
-        if !is_free || of.is_some_and(|port| self.node.flows_to(port) > 0) {
+        if !leads || !self.is_free(id) {
             return self.proxies.set_idle(id, None);
         }
+        let Some(proxy) = self.proxies.all.get(&id) else {
+            return;
+        };
         let now = self.machine.now;
         let is_late = proxy.idle_since.is_some_and(|since| since + IDLE <= now);
         let is_wanted = |here: &Here| self.machine.is_counted(here.port);

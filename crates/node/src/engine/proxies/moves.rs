@@ -107,7 +107,9 @@ impl Engine {
         let of = (settings.id, settings.secret(), settings.synchronous);
         let place = Place::Parked(Box::new(proxy));
         let mut proxy = Proxy::new(domain, name, home, of, number, place);
-        (proxy.of, proxy.named, proxy.backlog) = (Some(port), named, Some(depth));
+        let is_said = depth == 0 && self.node.has_no_backlog(borrow).is_ok();
+        let backlog = (!is_said).then_some(depth);
+        (proxy.of, proxy.named, proxy.backlog) = (Some(port), named, backlog);
         proxy.borrow = Some(borrow);
         let id = self.proxies.insert(proxy);
         self.proxies.by_borrow.insert(borrow, id);
@@ -115,6 +117,9 @@ impl Engine {
         let now = self.protocol_time();
         for id in passing {
             self.wait_no_more(id);
+            if self.closes_behind(id) {
+                continue;
+            }
             let borrow = self.node.borrow_left(now, port);
             let Some(proxy) = self.proxies.all.get_mut(&id) else {
                 continue;
@@ -209,6 +214,10 @@ impl Engine {
             proxy.counted = false;
         }
         self.proxies.by_borrow.insert(borrow, id);
+        // What is still to be sent goes before what comes by a right that is made meanwhile.
+        if !self.node.has_unsent(borrow) && self.closes_behind(id) {
+            return;
+        }
         self.take_held_back(id);
         self.is_at(id, home);
         self.park(id);
