@@ -106,6 +106,26 @@ fn ask<'s>(
     });
 }
 
+/// A receive right goes by a message from one domain to the other.
+fn moves(port: ReceiveRight, by: &SendRight, to: &mut ReceiveRight) -> ReceiveRight {
+    let mut message = Message::default();
+    message.attach(port).unwrap();
+    by.send(message, Deadline::after(PATIENCE)).unwrap();
+    let mut message = to.receive(Access::Now, PATIENCE).unwrap();
+    match message.take_rights().pop() {
+        Some(Right::Receive(port)) => port,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// What is sent by a right comes to its port.
+fn comes(right: &SendRight, port: &mut ReceiveRight) {
+    let message = Message::new(b"comes").unwrap();
+    right.send(message, Deadline::after(PATIENCE)).unwrap();
+    let came = port.receive(Access::Now, PATIENCE).unwrap();
+    assert_eq!(came.header(), b"comes");
+}
+
 fn bind(domain: &Domain, options: PortOptions) -> ReceiveRight {
     domain.bind(options.spanned()).unwrap()
 }
@@ -155,6 +175,18 @@ fn streams_requests_and_rights_go_on_while_processes_take_over() {
         panic!("{rights:?}");
     };
     given.request_no_more_senders();
+    // A port that has moved there, and one that has moved there and back.
+    let (away, back) = [(); 2]
+        .map(|()| here.bind(PortOptions::unnamed()).unwrap())
+        .into();
+    let (to_away, to_back) = (away.make_send(), back.make_send());
+    let mut box_here = bind(&here, PortOptions::named("box-here"));
+    let to_box_here = connect(&there, "box-here");
+    let mut away = moves(away, &to_box, &mut box_there);
+    let back = moves(back, &to_box, &mut box_there);
+    let mut back = moves(back, &to_box_here, &mut box_here);
+    comes(&to_away, &mut away);
+    comes(&to_back, &mut back);
 
     let (ends, asked) = (
         AtomicBool::new(false),
@@ -211,6 +243,8 @@ fn streams_requests_and_rights_go_on_while_processes_take_over() {
         given.receive(Access::Now, PATIENCE).unwrap().header(),
         b"given"
     );
+    comes(&to_away, &mut away);
+    comes(&to_back, &mut back);
     drop(to_given);
     let notice = given.receive(Access::Now, PATIENCE).unwrap().notice();
     assert_eq!(notice, Some(Notice::NoMoreSenders));
