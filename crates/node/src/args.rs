@@ -55,6 +55,9 @@ pub(crate) enum Command {
     Authority(AuthorityArgs),
     Up(UpArgs),
     /// Ask the running node to say farewell to its peers, and to end
+    ///
+    /// It delivers what programs have sent, for 5 s. Then all rights on ports of other nodes end, and theirs on
+    /// ports here; requests under way end too. `portolan node up --replace` keeps them for another process.
     #[command(after_help = concat!("Example:\n  portolan node leave", exit_codes!()))]
     Leave,
     /// Have the running node take over what node.toml says by now
@@ -74,9 +77,11 @@ pub(crate) enum Command {
 pub(crate) struct UpArgs {
     /// Take over from the node that runs with the state directory, if one does
     ///
-    /// That one delivers what programs have sent, says farewell, and gives its listening sockets to this
-    /// process, so nobody who connects meanwhile is refused, and commands wait. Rights on ports of
-    /// other nodes end, and theirs on ports here: programs connect again.
+    /// That one gives its listening sockets and the rights that programs have to this process, which goes on
+    /// as the same incarnation: to other nodes it looks like a link that was cut for a moment. Nobody who
+    /// connects meanwhile is refused, and commands wait. What cannot go over ends, and is said here and in
+    /// the log: receive rights that are on their way, domains that this process does not span, and everything,
+    /// if one of the two builds does not know what the other one tells.
     #[arg(long)]
     pub(crate) replace: bool,
 }

@@ -16,7 +16,8 @@
 //! - **S1** A file has its old contents or its new ones, whole, whatever dies in the middle, the
 //!   machine included; and a call that has returned has made the new ones last.
 //! - **S2** A key that others may read is not used, nor a directory in which others may replace it.
-//! - **S3** One process at a time runs as the node of a directory. An incarnation is used once.
+//! - **S3** One process at a time runs as the node of a directory. An incarnation is used once, or goes on in
+//!   the process that takes over from another one (W1).
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Read as _, Write as _};
@@ -213,6 +214,27 @@ impl State {
             what: "its number is the last one that there is".to_owned(),
         })?;
         self.write("incarnation", &format!("{incarnation}\n"))?;
+        Ok(Running {
+            _lock: lock,
+            incarnation,
+        })
+    }
+
+    /// Goes on as the node of this directory in the incarnation of the process of before, which has let go of the
+    /// lock.
+    ///
+    /// # Errors
+    ///
+    /// As [`run`](Self::run); [`NodeError::Damaged`]: it has another incarnation by now.
+    pub fn run_on(&self, incarnation: u64) -> Result<Running> {
+        let lock = self.lock()?;
+        let last = self.incarnation()?;
+        if last != incarnation {
+            return Err(NodeError::Damaged {
+                path: self.file("incarnation"),
+                what: format!("its number is {last}, and the node that ran was {incarnation}"),
+            });
+        }
         Ok(Running {
             _lock: lock,
             incarnation,

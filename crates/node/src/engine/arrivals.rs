@@ -69,6 +69,11 @@ impl Arrivals {
         std::mem::take(&mut self.waiting)
     }
 
+    /// A right of this giver is not settled yet.
+    pub(super) fn unsettled(&mut self, giver: NodeId) {
+        *self.of_giver.entry(giver).or_default() += 1;
+    }
+
     /// A right of this giver is borrowed, dead, or used.
     pub(super) fn settled(&mut self, giver: NodeId) {
         if let Some(count) = self.of_giver.get_mut(&giver) {

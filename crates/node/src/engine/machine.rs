@@ -28,7 +28,7 @@ pub(super) struct Lent {
     pub(super) name: String,
     pub(super) known: KnownPort,
     /// While flows lead there: else it is only known, for who claims it.
-    right: Option<SendRight>,
+    pub(super) right: Option<SendRight>,
     /// Its receiver wants to know when no sender is left, and borrowers were told.
     pub(super) wants_senders: bool,
     /// The same, for requests of each peer.
@@ -106,7 +106,7 @@ pub(super) struct Machine {
     pub(super) lent: BTreeMap<PortKey, Lent>,
     /// The same, by their numbers in their domains.
     by_number: BTreeMap<(DomainKey, u64), PortKey>,
-    last_port: u64,
+    pub(super) last_port: u64,
     pub(super) asking: BTreeMap<RequestKey, Asking>,
     /// Rights that have come, and what is to be done for them.
     pub(super) arrivals: Arrivals,

@@ -18,6 +18,7 @@
 //! | `questions` | names that programs ask for |
 //! | `recorder` | what happens in a domain, while a node traces it |
 //! | `inspection` | what nodes ask one another about that |
+//! | `saved` | another process goes on with all of it |
 //! | `spanning` | domains come and go |
 //! | `spans` | a domain that is spanned, and what is waited for in it |
 //! | `trim` | memory that nobody uses goes back to the system |
@@ -48,6 +49,7 @@ mod questions;
 mod recorder;
 mod report;
 mod rights;
+mod saved;
 mod sleep;
 mod spanning;
 mod spans;
@@ -67,6 +69,7 @@ use portolan_transport::{Address, Connection, Peer, TransportError};
 
 pub use inspection::Question;
 pub use report::{LostReport, Report, RightsReport, SpanReport};
+pub use saved::{Coming, Handing, SavedEngine};
 
 use link::Link;
 use machine::{Machine, time};
@@ -197,6 +200,8 @@ pub struct Engine {
     goes_on: bool,
     /// When it looks for memory that nobody uses.
     trims_at: Duration,
+    /// It takes nothing new of programs, because another process is about to go on.
+    quiet: bool,
 }
 
 impl Engine {
@@ -228,6 +233,7 @@ impl Engine {
             happened: Vec::new(),
             goes_on: false,
             trims_at: Duration::ZERO,
+            quiet: false,
         })
     }
 
@@ -299,6 +305,11 @@ impl Engine {
         self.machine.name_of(node)
     }
 
+    /// Peers with which there is an association.
+    pub fn peers_kept(&self) -> Vec<NodeId> {
+        self.node.peers().collect()
+    }
+
     /// Whether there is no connection.
     pub fn is_alone(&self) -> bool {
         self.links.is_empty()
@@ -334,12 +345,10 @@ impl Engine {
         self.goes_on = true;
     }
 
-    /// Ends all connections, so that the next ones show and check certificates anew. Associations go
-    /// on over them.
-    pub fn cut(&mut self) {
+    /// Ends all connections; associations go on over the next ones, which show and check certificates anew.
+    pub fn cut(&mut self, why: &str) {
         for link in self.links.values_mut() {
-            let why = "certificates are checked anew".to_owned();
-            link.over.get_or_insert(why);
+            link.over.get_or_insert(why.to_owned());
         }
         self.close_links();
     }
@@ -432,7 +441,7 @@ impl Engine {
             any = true;
             self.event(event);
         }
-        any |= self.drain_due();
+        any |= !self.quiet && self.drain_due();
         // The last question of each: a peer that asks often gets no more answers than turns.
         for (peer, question) in std::mem::take(&mut self.asked) {
             self.inspected_by(peer, &question);
@@ -653,6 +662,8 @@ impl Engine {
             any |= !ready.is_empty();
             for (token, thing) in ready {
                 match thing {
+                    Thing::Proxy(id) if self.quiet => self.unpark(id),
+                    Thing::Programs if self.quiet => {}
                     Thing::Proxy(id) => self.drain(id),
                     Thing::Room(port) => self.machine.has_room(port),
                     Thing::Serving(request) => {

@@ -15,6 +15,7 @@
 //! | `ends` | they are closed: unused, or with their ports |
 //! | `moves` | their ports move, and ports of this machine become proxies |
 //! | `passing` | ports that have come here, to which their proxies pass on; messages that go once more |
+//! | `saved` | another process goes on with them |
 //! | `arriving` | messages that give a port away wait until its backlog is in it, and it has room for that |
 //!
 //! A proxy without senders is closed after a while, so that a right that comes and goes costs no
@@ -24,6 +25,7 @@ mod arriving;
 mod ends;
 mod moves;
 mod passing;
+mod saved;
 mod table;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -44,6 +46,7 @@ use super::spans::Thing;
 
 pub(super) use moves::Leaving;
 use passing::{Back, Here};
+pub(super) use saved::SavedProxy;
 use table::Times;
 
 /// Messages that are taken off one proxy in a turn: the others have their turn then.

@@ -98,6 +98,12 @@ impl Engine {
         Some(all)
     }
 
+    /// The domains that are spanned, as nodes call them.
+    pub fn domains(&self) -> Vec<String> {
+        let spans = self.machine.spans.values();
+        spans.map(|span| span.settings.domain.clone()).collect()
+    }
+
     /// Whether a domain is spanned.
     pub fn spans(&self, domain: &str) -> bool {
         let mut spans = self.machine.spans.values();

@@ -88,10 +88,16 @@ impl<S: Read + Write + AsFd> Clients<S> {
         });
     }
 
-    /// Takes the socket of one that wants more than an answer.
-    pub(super) fn kept(&mut self) -> Option<S> {
+    /// Whether there is one that wants more than an answer.
+    pub(super) fn keeps(&self) -> bool {
+        self.all.iter().any(|client| client.keeps)
+    }
+
+    /// Takes the socket of one that wants more than an answer, and what it has said.
+    pub(super) fn kept(&mut self) -> Option<(S, Vec<u8>)> {
         let at = self.all.iter().position(|client| client.keeps)?;
-        Some(self.all.remove(at).socket)
+        let client = self.all.remove(at);
+        Some((client.socket, client.came))
     }
 
     /// Takes those that have no answer yet, with what each has said so far.

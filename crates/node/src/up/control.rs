@@ -54,6 +54,16 @@ pub enum Ask {
 #[derive(Debug, Serialize, Deserialize)]
 struct Request {
     ask: Ask,
+    /// Of a process that is to take over: the version by which it keeps rights; 0 if it does not.
+    #[serde(default)]
+    keeps: u32,
+}
+
+/// What a process says that is to take over.
+pub(super) fn asks_to_replace(keeps: u32) -> String {
+    let ask = Ask::Replace;
+    let line = serde_json::to_string(&Request { ask, keeps });
+    line.unwrap_or_default() + "\n"
 }
 
 /// The node's side.
@@ -96,10 +106,19 @@ impl Control {
         }
     }
 
-    /// The process that is to take over, if one waits for that and is not gone.
-    pub(super) fn replacing(&mut self) -> Option<UnixStream> {
+    /// Whether a process waits that is to take over.
+    pub(super) fn is_to_go(&self) -> bool {
+        self.clients.keeps()
+    }
+
+    /// The process that is to take over, if one waits for that and is not gone, and the version by which it
+    /// keeps rights.
+    pub(super) fn replacing(&mut self) -> Option<(UnixStream, u32)> {
         let is_there = |mut socket: &UnixStream| socket.read(&mut [0]).is_err();
-        std::iter::from_fn(|| self.clients.kept()).find(is_there)
+        let mut kept = std::iter::from_fn(|| self.clients.kept());
+        let (socket, came) = kept.find(|(socket, _)| is_there(socket))?;
+        let request = serde_json::from_slice::<Request>(&came);
+        Some((socket, request.map_or(0, |request| request.keeps)))
     }
 
     /// Those that have no answer yet, with what they have said, for the process that takes over. One
@@ -157,8 +176,10 @@ fn heard(came: &[u8], act: &mut impl FnMut(Ask) -> String) -> Heard {
         return Heard::Part;
     };
     match serde_json::from_slice::<Request>(&came[..end]) {
-        Ok(Request { ask: Ask::Replace }) => Heard::Keeps,
-        Ok(Request { ask }) => Heard::Answer((act(ask) + "\n").into_bytes()),
+        Ok(Request {
+            ask: Ask::Replace, ..
+        }) => Heard::Keeps,
+        Ok(Request { ask, .. }) => Heard::Answer((act(ask) + "\n").into_bytes()),
         Err(_) => Heard::Wrong,
     }
 }
@@ -174,7 +195,8 @@ pub fn ask(state: &State, ask: Ask) -> Result<String> {
         path: state.path().to_owned(),
     };
     let failed = || NodeError::file("cannot ask at", &path);
-    let request = serde_json::to_string(&Request { ask }).map_err(|e| failed()(e.into()))?;
+    let request =
+        serde_json::to_string(&Request { ask, keeps: 0 }).map_err(|e| failed()(e.into()))?;
     let mut socket = UnixStream::connect(&path).map_err(|error| match error.kind() {
         ErrorKind::NotFound | ErrorKind::ConnectionRefused => not_running(),
         _ => failed()(error),

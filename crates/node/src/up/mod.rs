@@ -23,6 +23,7 @@ mod others;
 mod programs;
 mod reload;
 mod replace;
+mod replaced;
 mod socket_file;
 mod spans;
 mod status;
@@ -31,13 +32,12 @@ mod trust;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::os::fd::{AsFd as _, BorrowedFd};
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use portolan_abi::join::JoinOutcome;
 use portolan_proto::node::Settings;
-use portolan_sys::process::{EventFd, Poller, random};
+use portolan_sys::process::{EventFd, Poller};
 use portolan_transport::clock::Clock;
 use portolan_transport::tls::{Cluster, LinkOptions, links};
 use portolan_transport::{
@@ -67,7 +67,7 @@ use members::Members;
 use metrics::{Counts, Metrics};
 use others::Others;
 use programs::Programs;
-use replace::{Taken, Unanswered};
+use replace::{Replacing, Taken, Unanswered};
 use spans::Spans;
 use trust::Trust;
 
@@ -127,9 +127,11 @@ pub fn run_with(
         let is_called = node.wait(&ending)?;
         node.step(is_called);
         node.ending |= is_called && ending.came()?;
-        let replacing = node.control.as_mut().and_then(Control::replacing);
-        if let Some(by) = replacing {
-            return node.hand_over(&by);
+        if node.is_to_go() {
+            node = match node.let_replace()? {
+                Some(node) => node,
+                None => return Ok(()),
+            };
         }
         if node.ending {
             node.leave();
@@ -177,6 +179,8 @@ struct Node {
     ending: bool,
     poller: Poller,
     others: Others,
+    /// The process that is about to take over.
+    replacing: Option<Replacing>,
 }
 
 impl Node {
@@ -195,11 +199,24 @@ impl Node {
         authority::check_key(state)?;
         let trust = Trust::new(state, today)?;
         let cluster = authority::cluster(state, today)?;
+        let mut settings = Settings::new(
+            cluster.node(),
+            0,
+            // What nodes of one cluster have in common, whichever node signs.
+            trust.statements.cluster(),
+        );
+        settings.silent_after = config.silent_after;
+        settings.dead_after = config.dead_after;
+        settings.ping_after = settings.ping_after.min(config.silent_after / 3);
+        settings.clock_at_zero = monotonic_at_zero(&*clock);
         let mut taken = match start {
             Start::Alone => Taken::default(),
-            Start::Replace => replace::take(state)?,
+            Start::Replace => replace::take(state, &config, settings)?,
         };
-        let running = state.run()?;
+        let kept = taken.kept.take();
+        let now = clock.now();
+        let (running, engine) =
+            replaced::begin(state, &config, settings, kept, now, &mut taken.ended)?;
         let options = LinkOptions {
             newcomers: true,
             ..LinkOptions::default()
@@ -209,26 +226,11 @@ impl Node {
             Some(socket) => transport.listen_on(socket)?,
             None => transport.listen(&Address::Internet(config.listen))?,
         };
-        let now = clock.now();
         let event = EventFd::new().map_err(NodeError::system("cannot make a descriptor"))?;
         let event = Arc::new(event);
         let poller = Poller::new().map_err(NodeError::system("cannot make a descriptor"))?;
         let others = Others::new().map_err(NodeError::system("cannot make a descriptor"))?;
         let dials = config.peers.iter();
-        let mut settings = Settings::new(
-            cluster.node(),
-            running.incarnation,
-            // What nodes of one cluster have in common, whichever node signs.
-            trust.statements.cluster(),
-        );
-        settings.run = random().map_err(NodeError::system("cannot draw a number"))?;
-        settings.silent_after = config.silent_after;
-        settings.dead_after = config.dead_after;
-        settings.ping_after = settings.ping_after.min(config.silent_after / 3);
-        settings.clock_at_zero = monotonic_at_zero(&*clock);
-        let engine = Engine::new(settings, &config.name).map_err(|name| NodeError::Wrong {
-            what: format!("{name:?} is no name of a node"),
-        })?;
         let mut node = Self {
             dials: dials.map(|peer| Dial::new(peer.clone(), now)).collect(),
             control: Some(Control::new(state, taken.control)?),
@@ -260,6 +262,7 @@ impl Node {
             trust,
             poller,
             others,
+            replacing: None,
         };
         node.state_all();
         node.look();
@@ -268,6 +271,7 @@ impl Node {
             // What node.toml says of it comes first.
             let _ = node.spans.asked(&domain, &place, now);
         }
+        node.goes_on(&taken.ended);
         let Unanswered { commands, programs } = taken.unanswered;
         if let Some(control) = &mut node.control {
             control.adopt(commands, now);
@@ -302,6 +306,7 @@ impl Node {
             fds.extend(self.control.iter().flat_map(Control::descriptors));
             fds.extend(self.programs.descriptors());
             fds.extend(self.metrics.iter().flat_map(Metrics::descriptors));
+            fds.extend(self.replacing.iter().map(Replacing::descriptor));
             let guests = self.guests.iter().map(Guest::connection);
             let dials = self.dials.iter().filter_map(Dial::connection);
             fds.extend(
@@ -322,6 +327,7 @@ impl Node {
             .chain(self.programs.wake_at())
             .chain(self.metrics.as_ref().and_then(|it| it.wake_at(now)))
             .chain(self.spans.wake_at())
+            .chain(self.replacing.as_ref().map(|it| it.until))
             .chain(self.directory_at());
         let due = wakes.chain([self.looks_at]).chain(self.trust.cuts_at);
         let due = due.min().unwrap_or(now);
@@ -681,41 +687,6 @@ impl Node {
                 DRAIN.as_secs()
             )),
         }
-    }
-
-    /// Leaves, and gives the sockets to the process that takes over.
-    fn hand_over(mut self, to: &UnixStream) -> Result<()> {
-        self.log("another process takes over");
-        self.leave();
-        let asked = self.spans.all_asked();
-        let Self {
-            clock,
-            listener,
-            control,
-            mut programs,
-            engine,
-            metrics,
-            running,
-            ..
-        } = self;
-        // Its domains are left, then the lock is let go of (W1).
-        drop((engine, metrics));
-        drop(running);
-        let gone = || NodeError::Wrong {
-            what: "there is no socket to hand over".to_owned(),
-        };
-        let mut control = control.ok_or_else(gone)?;
-        let socket = listener.socket().ok_or_else(gone)?;
-        let unanswered = Unanswered {
-            commands: control.unanswered(),
-            programs: programs.unanswered(),
-        };
-        let listening = [socket, control.socket(), programs.socket()];
-        replace::give(to, listening, asked, unanswered)?;
-        control.leave_file();
-        programs.leave_file();
-        control.finish(&*clock, FAREWELL);
-        Ok(())
     }
 }
 

@@ -3,38 +3,57 @@
 //! ```text
 //! new                                          old
 //!  | looks at its files: what is wrong is said now, and the old one goes on
-//!  | Ask::Replace, on the control socket ------> delivers what programs have sent, says farewell,
-//!  |                                             leaves its domains, lets go of its lock
-//!  | <-- its listening sockets, what programs have had it span, and commands and programs that
-//!  |     it has accepted and not answered; ends once the answers that it has given are taken
-//!  | takes the lock, goes on as the next incarnation
+//!  | Ask::Replace, on the control socket ------> goes on
+//!  | <------------------------------ Offer: the domains that it spans
+//!  | joins them, binds a port in each
+//!  | Joined: the ports' numbers ---------------> takes nothing new of programs, ends what cannot go
+//!  |                                             over, ends its connections
+//!  | <----------------- Told: what it has in common with peers and programs; what has ended
+//!  | looks whether it can go on with that
+//!  | Answer ------------------------------------> gives its rights to those ports (the point of no
+//!  |                                             return), leaves its domains, lets go of its lock
+//!  | <-- Handed: its listening sockets, what programs have had it span, and commands and programs
+//!  |     that it has accepted and not answered; ends once the answers that it has given are taken
+//!  | takes the lock, goes on as the same incarnation
 //! ```
 //!
-//! The sockets listen all the time, so nobody who connects is refused: who comes meanwhile waits in
-//! their backlogs. A command or a program that was accepted gets its answer from one of the two.
-//! What does not go over are *remote rights*: the new process is a new incarnation,
-//! and rights on ports of other nodes, and theirs here, are dead, as after `leave`.
+//! To peers it looks like a link that was cut and is there again; programs notice nothing. The sockets listen
+//! all the time, so nobody who connects is refused: who comes meanwhile waits in their backlogs. A
+//! command or a program that was accepted gets its answer from one of the two.
+//!
+//! What is on the move does not go over: receive rights on their way between nodes end the associations
+//! by which they go. In a domain that the new process has not joined, all remote rights end. And if one of
+//! the two is of another version of [what is told](KEEPS), or cannot read it, the old one delivers what
+//! programs have sent, and leaves, and the new one is the next incarnation: all remote rights end,
+//! as after `leave`. What has ended is in both logs.
 //!
 //! # Invariants
 //!
-//! - **W1** At each moment at most one of the two holds the directory's lock.
-//! - **W2** If the new one is gone before the old one begins to leave, the old one goes on. If it is
+//! - **W1** At each moment at most one of the two holds the directory's lock, and at most one carries
+//!   messages as one incarnation: the old one carries none from before it is told of.
+//! - **W2** If the new one is gone before the old one has given rights away, the old one goes on. If it is
 //!   gone later, no node runs: the sockets' files are removed, and the old one fails.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt::Display;
-use std::io::Write as _;
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+use portolan::proxy::KnownPort;
+use portolan::{Domain, PortOptions, ReceiveRight};
+use portolan_proto::node::Settings;
 use portolan_sys::{socket, stream};
 use serde::{Deserialize, Serialize};
 
 use super::spans::{self, Place};
 use super::{control, programs};
+use crate::config::{self, Config};
+use crate::engine::{Coming, SavedEngine};
 use crate::state::State;
 use crate::{NodeError, Result};
 
@@ -43,8 +62,19 @@ const WITHIN: Duration = Duration::from_secs(20);
 /// Bytes of what is said with the sockets, at most: domains that programs have asked for or wait
 /// for, each with a name and a directory, and what commands have said, four characters a byte.
 const LONGEST: usize = 1024 * (spans::MOST + programs::MOST) + control::MOST * 4 * control::LONGEST;
-/// The version of what is said.
+/// The version of what is said with the sockets.
 const VERSION: u32 = 2;
+/// The version of what is told so that rights are kept: the new process names its own, and the old one goes by
+/// it only if it is its own too. To be increased with each change of [`SavedEngine`] or of what it means.
+pub(super) const KEEPS: u32 = 1;
+/// Bytes of what is told, at most: a node that has more in common with its peers ends it.
+const MOST_TOLD: usize = 256 << 20;
+/// How long the new process has to join the domains.
+const JOINS: Duration = Duration::from_secs(10);
+/// How long it has for each other step.
+const STEP: Duration = Duration::from_secs(5);
+/// Slots of the port at which rights come in.
+const SLOTS: usize = 255;
 /// Sockets that listen: the node's, that of commands, that of programs.
 const LISTENING: usize = 3;
 /// Sockets at most.
@@ -90,6 +120,9 @@ impl Asked {
 struct Handed {
     version: u32,
     asked: Vec<Asked>,
+    /// What has ended, beside what was told.
+    #[serde(default)]
+    ended: Vec<String>,
     /// What each command has said so far that has no answer. Their sockets come behind those that
     /// listen, and then those of programs.
     commands: Vec<Vec<u8>>,
@@ -104,9 +137,55 @@ pub(super) struct Unanswered {
     pub(super) programs: Vec<(OwnedFd, Option<Asked>)>,
 }
 
+/// A domain that the old process spans.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Offered {
+    /// As nodes call it, and this machine.
+    pub(super) domain: String,
+    pub(super) local: String,
+    /// A program has asked for it.
+    pub(super) asked: Option<Asked>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Offer {
+    offered: Vec<Offered>,
+}
+
+/// The new process is a member of these domains, and receives rights there at ports of these numbers.
+#[derive(Debug, Serialize, Deserialize)]
+struct Joined {
+    joined: BTreeMap<String, u64>,
+}
+
+/// What the old process has come to.
+#[derive(Debug, Serialize, Deserialize)]
+struct Told {
+    /// If rights are kept.
+    told: Option<SavedEngine>,
+    /// What has ended.
+    ended: Vec<String>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Answered {
+    /// Why the new process cannot go on with that, if it cannot.
+    refused: Option<String>,
+}
+
+/// Rights that a node takes over.
+#[derive(Debug)]
+pub(super) struct Kept {
+    pub(super) coming: Coming,
+}
+
 /// What a node takes over.
 #[derive(Debug, Default)]
 pub(super) struct Taken {
+    /// With the incarnation of before, if there is something.
+    pub(super) kept: Option<Kept>,
+    /// What has ended meanwhile.
+    pub(super) ended: Vec<String>,
     pub(super) listener: Option<OwnedFd>,
     pub(super) control: Option<OwnedFd>,
     pub(super) programs: Option<OwnedFd>,
@@ -124,32 +203,117 @@ impl Taken {
     }
 }
 
-/// Asks the running node to let this process take over; nothing is taken if none runs.
+/// Asks the running node to let this process take over; nothing is taken if none runs. The settings are this
+/// process's, without an incarnation.
 ///
 /// # Errors
 ///
 /// [`NodeError::NotReplaced`]: it did not leave in time, or does not know how.
-pub(super) fn take(state: &State) -> Result<Taken> {
+pub(super) fn take(state: &State, config: &Config, settings: Settings) -> Result<Taken> {
     let path = state.file(control::SOCKET);
-    let end = Instant::now() + WITHIN;
     let failed = || NodeError::file("cannot ask at", &path);
     let Ok(mut socket) = UnixStream::connect(&path) else {
         return Ok(Taken::default());
     };
     socket
-        .write_all(b"{\"ask\":\"replace\"}\n")
+        .write_all(control::asks_to_replace(KEEPS).as_bytes())
         .map_err(failed())?;
-    receive(&socket, end)
+    let (first, sockets) = receive_line(&socket, LONGEST)?;
+    // One that does not keep rights, or of an earlier build, gives its sockets at once.
+    let Ok(Offer { offered }) = serde_json::from_slice(&first) else {
+        return taken(&first, sockets);
+    };
+    let domains = join(&offered, config);
+    let joined = domains.iter().map(|(settings, _, port)| {
+        let number = KnownPort::at(port).number();
+        (settings.domain.clone(), number)
+    });
+    let joined = joined.collect();
+    say(&socket, &Joined { joined }).map_err(failed())?;
+    let (told, _) = receive_line(&socket, MOST_TOLD)?;
+    let (mut ended, mut refused) = (Vec::new(), None);
+    let mut kept = None;
+    match serde_json::from_slice(&told) {
+        Ok(Told { told, ended: says }) => {
+            ended = says;
+            let coming = told.map(|told| Coming::prepare(told, settings, domains));
+            match coming.transpose() {
+                Ok(coming) => kept = coming,
+                Err(why) => refused = Some(why),
+            }
+        }
+        Err(why) => refused = Some(why.to_string()),
+    }
+    if let Some(why) = &refused {
+        ended.push(format!("all remote rights end: {why}"));
+    }
+    say(&socket, &Answered { refused }).map_err(failed())?;
+    if let Some(coming) = &mut kept
+        && let Err(why) = coming.receive()
+    {
+        ended.push(format!("all remote rights end: {why}"));
+        kept = None;
+    }
+    let (last, sockets) = receive_line(&socket, LONGEST)?;
+    let mut taken = taken(&last, sockets)?;
+    taken.kept = kept.map(|coming| Kept { coming });
+    ended.append(&mut taken.ended);
+    taken.ended = ended;
+    Ok(taken)
 }
 
-fn receive(from: &UnixStream, end: Instant) -> Result<Taken> {
-    let not_replaced = |why: &str| NodeError::NotReplaced {
+/// Joins those domains that this process is to span too, and binds a port in each.
+fn join(offered: &[Offered], config: &Config) -> Vec<(config::Span, Domain, ReceiveRight)> {
+    let wanted = offered.iter().filter_map(|offered| match &offered.asked {
+        Some(asked) => {
+            let (domain, place) = asked.place();
+            Some((spans::settings_of(&domain), Some(place)))
+        }
+        None => {
+            let is_it =
+                |it: &&config::Span| it.domain == offered.domain && it.local == offered.local;
+            Some((config.spans.iter().find(is_it)?.clone(), None))
+        }
+    });
+    let joins = wanted.filter_map(|(settings, place)| {
+        let joined = spans::join(&settings, place.as_ref(), || ()).ok()?;
+        Some((settings, joined))
+    });
+    let joins: Vec<_> = joins.collect();
+    let end = Instant::now() + JOINS;
+    let all = joins.into_iter().filter_map(|(settings, joined)| {
+        let left = end.saturating_duration_since(Instant::now());
+        let domain = joined.recv_timeout(left).ok()?.ok()?;
+        let port = domain.bind(PortOptions::unnamed().queue(SLOTS)).ok()?;
+        Some((settings, domain, port))
+    });
+    all.collect()
+}
+
+fn not_replaced(why: &str) -> NodeError {
+    NodeError::NotReplaced {
         why: why.to_owned(),
-    };
+    }
+}
+
+/// Says something in one line.
+fn say(mut to: &UnixStream, what: &impl Serialize) -> std::io::Result<()> {
+    let mut line = serde_json::to_vec(what)?;
+    if line.len() >= MOST_TOLD {
+        return Err(ErrorKind::FileTooLarge.into());
+    }
+    line.push(b'\n');
+    to.set_nonblocking(false)?;
+    to.set_write_timeout(Some(STEP))?;
+    to.write_all(&line)
+}
+
+/// A line, and the sockets that come with its first bytes.
+fn receive_line(from: &UnixStream, most: usize) -> Result<(Vec<u8>, Vec<OwnedFd>)> {
+    let end = Instant::now() + WITHIN;
     let (mut said, mut sockets) = (Vec::new(), Vec::new());
     let mut bytes = [0; PART];
-    // The sockets come with the first bytes; a line ends what is said.
-    while said.last() != Some(&b'\n') && said.len() < LONGEST {
+    while said.last() != Some(&b'\n') && said.len() < most {
         let received = socket::receive_by(from, &mut bytes, SOCKETS, Some(end));
         let received = received.map_err(|error| match error {
             socket::SocketError::TimedOut => not_replaced("it did not leave in time"),
@@ -161,7 +325,12 @@ fn receive(from: &UnixStream, end: Instant) -> Result<Taken> {
         said.extend(&bytes[..received.len]);
         sockets.extend(received.fds);
     }
-    let handed: Handed = serde_json::from_slice(&said)
+    Ok((said, sockets))
+}
+
+/// What is taken over beside rights.
+fn taken(said: &[u8], sockets: Vec<OwnedFd>) -> Result<Taken> {
+    let handed: Handed = serde_json::from_slice(said)
         .map_err(|_| not_replaced("what it has said cannot be read"))?;
     if handed.version != VERSION {
         return Err(not_replaced("it is of another version"));
@@ -175,6 +344,8 @@ fn receive(from: &UnixStream, end: Instant) -> Result<Taken> {
     let mut socket = || sockets.next();
     let [listener, control, programs] = [socket(), socket(), socket()];
     Ok(Taken {
+        kept: None,
+        ended: handed.ended,
         listener,
         control,
         programs,
@@ -187,6 +358,109 @@ fn receive(from: &UnixStream, end: Instant) -> Result<Taken> {
     })
 }
 
+/// A process that is to take over, and joins the domains.
+#[derive(Debug)]
+pub(super) struct Replacing {
+    socket: UnixStream,
+    came: Vec<u8>,
+    /// Until then.
+    pub(super) until: Duration,
+}
+
+/// What such a process has come to.
+pub(super) enum Met {
+    /// Nothing yet.
+    Waits,
+    /// It is gone, or late, or says what it should not.
+    Gone,
+    /// It has joined domains, with ports of these numbers.
+    Joined(BTreeMap<String, u64>),
+}
+
+impl Replacing {
+    /// Tells it which domains this process spans.
+    ///
+    /// # Errors
+    ///
+    /// It is gone.
+    pub(super) fn offer(
+        socket: UnixStream,
+        offered: Vec<Offered>,
+        now: Duration,
+    ) -> std::io::Result<Self> {
+        say(&socket, &Offer { offered })?;
+        socket.set_nonblocking(true)?;
+        Ok(Self {
+            socket,
+            came: Vec::new(),
+            until: now + JOINS + STEP,
+        })
+    }
+
+    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// What it has said by now.
+    pub(super) fn step(&mut self, now: Duration) -> Met {
+        let mut bytes = [0; PART];
+        loop {
+            match (&self.socket).read(&mut bytes) {
+                Ok(0) => return Met::Gone,
+                Ok(count) => self.came.extend(&bytes[..count]),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(_) => return Met::Gone,
+            }
+            if self.came.len() > LONGEST {
+                return Met::Gone;
+            }
+        }
+        match self.came.last() {
+            Some(b'\n') => match serde_json::from_slice(&self.came) {
+                Ok(Joined { joined }) => Met::Joined(joined),
+                Err(_) => Met::Gone,
+            },
+            _ if now >= self.until => Met::Gone,
+            _ => Met::Waits,
+        }
+    }
+
+    /// Tells it what goes over, if something does, and what has ended; whether it goes on with that.
+    ///
+    /// # Errors
+    ///
+    /// It is gone.
+    pub(super) fn tell(
+        &self,
+        told: Option<&SavedEngine>,
+        ended: &[String],
+    ) -> std::io::Result<std::result::Result<(), String>> {
+        let (told, ended) = (told.cloned(), ended.to_vec());
+        say(&self.socket, &Told { told, ended })?;
+        self.socket.set_read_timeout(Some(STEP))?;
+        let mut line = Vec::new();
+        let mut bytes = [0; PART];
+        while line.last() != Some(&b'\n') {
+            match (&self.socket).read(&mut bytes) {
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(count) => line.extend(&bytes[..count]),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+            if line.len() > LONGEST {
+                return Err(ErrorKind::InvalidData.into());
+            }
+        }
+        let Answered { refused } = serde_json::from_slice(&line)?;
+        Ok(refused.map_or(Ok(()), Err))
+    }
+
+    pub(super) fn into_socket(self) -> UnixStream {
+        self.socket
+    }
+}
+
 /// Gives the sockets to the process that waits at the other end.
 ///
 /// # Errors
@@ -196,6 +470,7 @@ pub(super) fn give(
     mut to: &UnixStream,
     listening: [BorrowedFd<'_>; LISTENING],
     asked: Vec<Asked>,
+    ended: Vec<String>,
     unanswered: Unanswered,
 ) -> Result<()> {
     let Unanswered { commands, programs } = unanswered;
@@ -204,6 +479,7 @@ pub(super) fn give(
     let mut said = serde_json::to_vec(&Handed {
         version: VERSION,
         asked,
+        ended,
         commands: came,
         programs: wants,
     })
@@ -227,10 +503,7 @@ pub(super) fn give(
 
 #[cfg(test)]
 mod tests {
-    use std::io::Read as _;
-
     use portolan_abi::node::{SpanAnswer, SpanOutcome, SpanRequest};
-    use portolan_proto::node::Settings;
     use portolan_sys::socket::Address;
     use portolan_testkit::unique;
     use portolan_transport::NodeId;
@@ -242,6 +515,11 @@ mod tests {
     use crate::up::spans::Spans;
 
     const NOW: Duration = Duration::ZERO;
+
+    fn receive(from: &UnixStream) -> Result<Taken> {
+        let (said, sockets) = receive_line(from, LONGEST)?;
+        taken(&said, sockets)
+    }
 
     /// The sockets of a node that runs.
     struct Scene {
@@ -298,12 +576,12 @@ mod tests {
         assert_eq!(unanswered.commands.len(), 3);
         assert_eq!(unanswered.programs.len(), 2);
         let listening = [theirs.as_fd(), old.control.socket(), old.programs.socket()];
-        give(&ours, listening, Vec::new(), unanswered).unwrap();
+        give(&ours, listening, Vec::new(), Vec::new(), unanswered).unwrap();
         old.control.leave_file();
         old.programs.leave_file();
         drop(old);
 
-        let mut new = Scene::new(&state, receive(&theirs, Instant::now() + WITHIN).unwrap());
+        let mut new = Scene::new(&state, receive(&theirs).unwrap());
         quiet.write_all(b"{\"ask\":\"status\"}\n").unwrap();
         half.write_all(b"tus\"}\n").unwrap();
         // Of another user's domain, which is refused at once unless this is root.
@@ -341,14 +619,14 @@ mod tests {
             commands: commands.collect(),
             programs: Vec::new(),
         };
-        let taker = std::thread::spawn(move || receive(&theirs, Instant::now() + WITHIN));
+        let taker = std::thread::spawn(move || receive(&theirs));
         let fd = ours.as_fd();
         let place = Place {
             owner: 7,
             directory: Some(OsString::from_vec(b"/no/\xff/text".to_vec()).into()),
         };
         let asked = vec![Asked::new("hall", &place)];
-        give(&ours, [fd, fd, fd], asked, unanswered).unwrap();
+        give(&ours, [fd, fd, fd], asked, Vec::new(), unanswered).unwrap();
         let taken = taker.join().unwrap().unwrap();
         assert_eq!(taken.asked[0].place(), ("hall".to_owned(), place));
         let commands = taken.unanswered.commands;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use portolan::Domain;
 use portolan_sys::process::EventFd;
 
-use super::replace::Asked;
+use super::replace::{Asked, Offered};
 use super::status::{SpanState, SpanStatus};
 use crate::config;
 use crate::engine::{Engine, SpanReport};
@@ -111,13 +111,7 @@ impl Spans {
             },
             None if self.all.len() >= MOST => Err(format!("it spans {MOST} domains already")),
             None => {
-                let settings = config::Span {
-                    domain: domain.to_owned(),
-                    local: domain.to_owned(),
-                    nodes: vec!["*".to_owned()],
-                    ports: Vec::new(),
-                };
-                self.add(settings, Some(place.clone()), now);
+                self.add(settings_of(domain), Some(place.clone()), now);
                 Ok(false)
             }
         }
@@ -132,6 +126,28 @@ impl Spans {
             is_up.then(|| Asked::new(&have.settings.local, place))
         });
         asked.collect()
+    }
+
+    /// All domains that are spanned.
+    pub(super) fn all_up(&self) -> Vec<Offered> {
+        let up = self.all.iter().filter(|it| matches!(it.phase, Phase::Up));
+        let up = up.map(|have| Offered {
+            domain: have.settings.domain.clone(),
+            local: have.settings.local.clone(),
+            asked: have
+                .place
+                .as_ref()
+                .map(|place| Asked::new(&have.settings.local, place)),
+        });
+        up.collect()
+    }
+
+    /// A domain is spanned already.
+    pub(super) fn is_up(&mut self, domain: &str) {
+        let mut all = self.all.iter_mut();
+        if let Some(it) = all.find(|it| it.settings.domain == domain) {
+            it.phase = Phase::Up;
+        }
     }
 
     /// What a program has asked for has come to nothing: it is not tried again.
@@ -254,32 +270,55 @@ impl Wanted {
     }
 
     fn join(&mut self, wakes: &Arc<EventFd>, now: Duration) {
-        let (says, hears) = channel();
         let wakes = Arc::clone(wakes);
-        let mut builder = Domain::builder(&self.settings.local);
-        if let Some(place) = &self.place {
-            // Its program is a member of it.
-            builder = builder.create(false);
-            if place.owner != portolan_sys::process::user() {
-                builder = builder.of_user(place.owner);
-            }
-            if let Some(directory) = &place.directory {
-                builder = builder.path(directory);
-            }
-        }
-        let builder = builder.always_open().space_name("portolan-node");
-        let joins = std::thread::Builder::new().name("node-spans".to_owned());
-        let joins = joins.spawn(move || {
+        let joins = join(&self.settings, self.place.as_ref(), move || {
             // The node may have ended.
-            let _ = says.send(builder.join().map_err(|error| error.to_string()));
             let _ = wakes.notify();
         });
         self.phase = match joins {
-            Ok(_) => Phase::Joining(hears),
+            Ok(hears) => Phase::Joining(hears),
             Err(error) => {
                 self.failure = Some(error.to_string());
                 Phase::Waiting(now + self.pause)
             }
         };
+    }
+}
+
+/// Joins a domain in a thread of its own, which says so, and then calls `then`.
+pub(super) fn join(
+    settings: &config::Span,
+    place: Option<&Place>,
+    then: impl FnOnce() + Send + 'static,
+) -> std::io::Result<Receiver<Result<Domain, String>>> {
+    let (says, hears) = channel();
+    let mut builder = Domain::builder(&settings.local);
+    if let Some(place) = place {
+        // Its program is a member of it.
+        builder = builder.create(false);
+        if place.owner != portolan_sys::process::user() {
+            builder = builder.of_user(place.owner);
+        }
+        if let Some(directory) = &place.directory {
+            builder = builder.path(directory);
+        }
+    }
+    let builder = builder.always_open().space_name("portolan-node");
+    let joins = std::thread::Builder::new().name("node-spans".to_owned());
+    joins.spawn(move || {
+        // The node may have ended.
+        let _ = says.send(builder.join().map_err(|error| error.to_string()));
+        then();
+    })?;
+    Ok(hears)
+}
+
+/// What is spanned when a program asks for its domain.
+pub(super) fn settings_of(domain: &str) -> config::Span {
+    config::Span {
+        domain: domain.to_owned(),
+        local: domain.to_owned(),
+        nodes: vec!["*".to_owned()],
+        ports: Vec::new(),
     }
 }

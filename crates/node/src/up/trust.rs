@@ -188,7 +188,7 @@ impl Node {
     /// An authority is believed no more: peers show their certificates again.
     pub(super) fn check_links_anew(&mut self) {
         self.trust.cuts_at = None;
-        self.engine.cut();
+        self.engine.cut("certificates are checked anew");
     }
 
     /// What each authority is that is believed.

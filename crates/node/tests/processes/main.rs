@@ -5,6 +5,7 @@ mod examples;
 mod formats;
 mod operation;
 mod peers;
+mod replacing;
 mod scene;
 mod session;
 mod upkeep;

@@ -193,7 +193,8 @@ fn a_node_that_is_refused_by_a_peer_asks_ever_less_often() {
     ];
     copy.copy_of(&roof, &files);
     roof.up();
-    roof.replace();
+    roof.kill();
+    roof.up();
     until("the peer has the newer one", || {
         peers(&hall, "up") == ["roof"]
     });

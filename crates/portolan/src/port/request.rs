@@ -412,6 +412,30 @@ impl PendingReply {
         answer
     }
 
+    /// Where the answer comes in, to which request, and until when it is waited for; `None` if it was found.
+    pub(crate) fn awaits(&self) -> Option<(&ReceiveRight, u32, Option<Instant>)> {
+        let port = self.port.as_ref().filter(|_| self.answer.is_none())?;
+        Some((&port.port, port.tag, self.due.instant()))
+    }
+
+    /// Where the answer comes in, which is waited for elsewhere from now on; `None` if it was found.
+    pub(crate) fn into_port(mut self) -> Option<ReceiveRight> {
+        let port = self.port.take().filter(|_| self.answer.is_none())?;
+        Some(port.port)
+    }
+
+    /// Waits for the answer with this tag, which comes in at a port of its own and goes on to this node, whose
+    /// name was checked.
+    pub(crate) fn of_parts(port: ReceiveRight, tag: u32, node: &str) -> Self {
+        Self {
+            membership: port.at().member.number,
+            pool: Arc::new(ReplyPorts::for_node(node)),
+            port: Some(Box::new(ReplyPort { port, tag })),
+            answer: None,
+            due: Deadline::NEVER,
+        }
+    }
+
     /// Whether a wait would end at once.
     fn is_over(&mut self) -> bool {
         let Some(port) = &mut self.port else {

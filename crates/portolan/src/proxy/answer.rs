@@ -3,7 +3,11 @@
 
 use crate::SendOnceRight;
 use crate::port::{check_node, may_travel};
-use crate::{Access, Deadline, Message, PendingReply, Refused, RequestError, SendError, SendRight};
+use crate::{
+    Access, BindError, Deadline, Message, PendingReply, ReceiveRight, Refused, RequestError,
+    SendError, SendRight,
+};
+use std::time::{Duration, Instant};
 
 /// The right to answer a request whose server is elsewhere. Dropped, it tells the client that its
 /// request was dropped. If this process dies, the host tells the client that its server is dead.
@@ -141,6 +145,63 @@ impl Answer {
             Answered::NodeLost { node } => self.node_lost(&node),
         }
         Ok(())
+    }
+}
+
+/// An answer that is waited for: what is to be known of it by another process of the same machine that waits for
+/// it from now on, beside the port where it comes in.
+///
+/// ```
+/// use portolan::proxy::{Answered, Awaited, asks_for};
+/// use portolan::{Access, Deadline, Domain, Message, PortOptions, WhenFull};
+/// let domain = Domain::private()?;
+/// let mut port = domain.bind(PortOptions::unnamed().synchronous())?;
+/// let right = asks_for(port.make_send(), "roof").map_err(|refused| refused.why)?;
+/// let pending = right.begin_request(Message::new(b"for roof")?, WhenFull::Fail)?;
+/// port.get_request(Access::Later, Deadline::NOW)?.reply(Message::new(b"yes")?)?;
+/// // The port goes to the other process in a message, and the rest as numbers.
+/// let awaited = Awaited::of(&pending).ok_or("nobody has looked for it")?;
+/// let port = Awaited::hand_on(pending).ok_or("nobody has looked for it")?;
+/// let mut pending = awaited.resume(port, "roof")?;
+/// assert!(matches!(Answered::take(&mut pending)?, Answered::Reply(reply) if reply.header() == b"yes"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Awaited {
+    /// The number of the port where it comes in: [`KnownPort::number`](super::KnownPort::number).
+    pub number: u64,
+    /// Which request it answers, of those whose answers have come in there.
+    pub tag: u32,
+    /// How long it is waited for yet, if not for ever.
+    pub left: Option<Duration>,
+}
+
+impl Awaited {
+    /// What a request waits for; `None` if a wait set has found the answer.
+    pub fn of(pending: &PendingReply) -> Option<Self> {
+        let (port, tag, due) = pending.awaits()?;
+        let left = due.map(|at| at.saturating_duration_since(Instant::now()));
+        let number = super::KnownPort::at(port).number();
+        Some(Self { number, tag, left })
+    }
+
+    /// Where the answer comes in, which is waited for elsewhere from now on; `None` if a wait set has found it.
+    pub fn hand_on(pending: PendingReply) -> Option<ReceiveRight> {
+        pending.into_port()
+    }
+
+    /// Waits for an answer that goes on to this node.
+    ///
+    /// # Errors
+    ///
+    /// [`BindError::BadNode`].
+    pub fn resume(self, port: ReceiveRight, node: &str) -> Result<PendingReply, BindError> {
+        check_node(node)?;
+        let pending = PendingReply::of_parts(port, self.tag, node);
+        Ok(match self.left {
+            Some(left) => pending.with_deadline(Deadline::after(left)),
+            None => pending,
+        })
     }
 }
 

@@ -3,7 +3,7 @@
 use super::SpannedPort;
 use crate::space::Member;
 use crate::space::region::Attached;
-use crate::{Message, ReceiveRight, Right, SendRight};
+use crate::{Domain, Message, ReceiveRight, Right, SendRight};
 use portolan_abi::port::{PortName, event};
 use portolan_shm::atomic::Ordering;
 use portolan_shm::lent::{Change, look};
@@ -39,6 +39,30 @@ impl KnownPort {
     /// The port that is received at.
     pub fn at(port: &ReceiveRight) -> Self {
         Self(port.at().clone())
+    }
+
+    /// The port of this [number](Self::number), as another process of this machine has told it; `None` if no
+    /// port of the domain can have it. It may be dead.
+    ///
+    /// ```
+    /// use portolan::proxy::KnownPort;
+    /// use portolan::{Domain, PortOptions};
+    /// let domain = Domain::private()?;
+    /// let port = domain.bind(PortOptions::unnamed())?;
+    /// let number = KnownPort::at(&port).number();
+    /// let known = KnownPort::with_number(&domain, number).ok_or("it can be")?;
+    /// assert!(known.right().is_some_and(|right| right.is_live()));
+    /// drop(port);
+    /// assert!(known.right().is_none());
+    /// assert!(KnownPort::with_number(&domain, u64::MAX).is_none());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn with_number(domain: &Domain, number: u64) -> Option<Self> {
+        let port = PortName {
+            index: u16::try_from(number & 0xffff).ok()?,
+            generation: u32::try_from(number >> 16).ok()?,
+        };
+        Attached::new(domain.member(), port).map(Self)
     }
 
     /// The ports whose receive rights are in a message.

@@ -31,6 +31,7 @@
 //! | pass on what comes for a port that has moved here | [`SendRight::send`], [`Answer::ask`] |
 //! | tell a program that what it sent is in the port there ([`SendRight::flush`]) | [`Taken::Flush`] |
 //! | learn of room in full ports there | [`SendRight::room`] |
+//! | let another process go on as the node, which then receives at its ports | [`ProxyPort::hand_on`], [`Awaited`], [`KnownPort::with_number`] |
 //!
 //! All of them do without a thread for each port, request or peer: proxy ports, pending replies and
 //! room are waited for in a [`WaitSet`](crate::WaitSet), whose descriptor stands beside sockets in
@@ -73,7 +74,7 @@ mod known;
 mod programs;
 mod span;
 
-pub use answer::{Answer, Answered};
+pub use answer::{Answer, Answered, Awaited};
 pub use incoming::Incoming;
 pub use known::KnownPort;
 pub(crate) use programs::span as span_by_node;
@@ -83,8 +84,8 @@ pub use span::{LentNotice, Node, Query, Span, SpannedPort};
 use crate::port::{check_node, may_travel};
 use crate::wait::Armable;
 use crate::{
-    BindError, Deadline, Message, Notice, ReceiveError, ReceiveRight, Refused, SendOnceRight,
-    SendRight, Urgency,
+    BindError, Deadline, Domain, Message, Notice, ReceiveError, ReceiveRight, Refused,
+    SendOnceRight, SendRight, Urgency,
 };
 use portolan_abi::slot::Kind;
 use std::time::{Duration, Instant};
@@ -138,6 +139,22 @@ pub fn time_left(message: &Message) -> Option<Duration> {
         Some(Urgency::Deadline(at)) => Some(at.saturating_duration_since(Instant::now())),
         _ => None,
     }
+}
+
+/// Whether the extents of a message are of this membership of a domain; of one without extents it is not known.
+///
+/// ```
+/// use portolan::{Domain, proxy};
+/// let [one, other] = [Domain::private()?, Domain::private()?];
+/// let mut message = one.message(b"")?;
+/// assert!(!proxy::is_of(&message, &one));
+/// message.push(one.allocate(1)?)?;
+/// assert!(proxy::is_of(&message, &one) && !proxy::is_of(&message, &other));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn is_of(message: &Message, domain: &Domain) -> bool {
+    let first = message.extents().first();
+    first.is_some_and(|extent| extent.is_of(domain.member()))
 }
 
 impl ProxyPort {
@@ -255,6 +272,39 @@ impl ProxyPort {
     /// The port, which is a proxy no more: its home is here.
     pub fn into_receive_right(self) -> ReceiveRight {
         self.port.proxy_no_more();
+        self.port
+    }
+
+    /// The port, which stays a proxy: another process of this machine's node receives at it from now on.
+    ///
+    /// ```
+    /// use portolan::proxy::{ProxyPort, Taken};
+    /// use portolan::{Access, Deadline, Domain, Message, PortOptions, Right, WhenFull};
+    /// let domain = Domain::private()?;
+    /// let port = domain.bind(PortOptions::unnamed())?;
+    /// let right = port.make_send();
+    /// let proxy = ProxyPort::new(port, "hall").map_err(|refused| refused.why)?;
+    /// right.send(Message::new(b"1")?, WhenFull::Fail)?;
+    /// // To the other process, while programs go on to send.
+    /// let mut next = domain.bind(PortOptions::unnamed())?;
+    /// let mut message = Message::default();
+    /// message.attach(proxy.hand_on()).map_err(|refused| refused.why)?;
+    /// next.make_send().send(message, WhenFull::Fail)?;
+    /// right.send(Message::new(b"2")?, WhenFull::Fail)?;
+    /// let mut message = next.receive(Access::Later, Deadline::NOW)?;
+    /// let Some(Right::Receive(port)) = message.take_rights().pop() else {
+    ///     return Err("it has come".into());
+    /// };
+    /// let mut proxy = ProxyPort::new(port, "hall").map_err(|refused| refused.why)?;
+    /// for expected in [b"1", b"2"] {
+    ///     let Taken::Message(message) = proxy.take(Deadline::NOW)? else {
+    ///         return Err("a message".into());
+    ///     };
+    ///     assert_eq!(message.header(), expected);
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn hand_on(self) -> ReceiveRight {
         self.port
     }
 

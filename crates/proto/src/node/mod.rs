@@ -195,6 +195,7 @@ mod keys;
 mod machine;
 mod moving;
 mod port;
+mod saved;
 mod types;
 mod view;
 mod violation;
@@ -205,6 +206,7 @@ pub use fair_queue::FairQueue;
 #[doc(hidden)]
 pub use fault::Fault;
 pub use machine::Node;
+pub use saved::{Coded, Damaged, Hex, SavedNode, Unsaved, coded};
 pub use types::{
     ACKNOWLEDGE_WITHIN, Answer, Authenticated, BorrowKey, ConnectionId, Delivery, Destination,
     DomainKey, Event, FlowEnd, FlowKey, Gift, Given, Home, Leads, Message, OutFragment, OutRecord,

@@ -10,6 +10,7 @@ use portolan_abi::node::{
     ResolveFailure, lengths_sum,
 };
 use portolan_abi::slot::Kind;
+use serde::{Deserialize, Serialize};
 
 /// What a node is, and how patient.
 #[derive(Clone, Copy, Debug)]
@@ -89,11 +90,11 @@ impl Settings {
 pub struct ConnectionId(pub u64);
 
 /// The driver's number for a port of this node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct PortKey(pub u64);
 
 /// The driver's number for a domain that this node spans.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct DomainKey(pub u32);
 
 /// The wall clock, in seconds: certificates end by it.
@@ -115,9 +116,10 @@ pub struct Authenticated {
 }
 
 /// A flow to a port of a peer. It ends with the association.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct FlowKey {
     /// The port's home.
+    #[serde(with = "super::saved::coded")]
     pub peer: NodeId,
     /// Which association with it, as this node counts them.
     pub association: u64,
@@ -140,9 +142,10 @@ pub struct FlowEnd {
 }
 
 /// A request: at the client's node its own, at the home of the port the client's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct RequestKey {
     /// The node at the other side.
+    #[serde(with = "super::saved::coded")]
     pub peer: NodeId,
     /// Which association with it, as this node counts them.
     pub association: u64,
@@ -151,7 +154,7 @@ pub struct RequestKey {
 }
 
 /// A right that this node has been given and has no loan of yet: [`super::Node::borrow`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct BorrowKey(pub u64);
 
 /// What a right to be given leads to.
@@ -171,7 +174,7 @@ pub enum Gift {
 }
 
 /// Where a right in a message leads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Leads {
     /// To a port of this node.
     Here(PortKey),

@@ -45,7 +45,7 @@ pub(in super::super) enum Control {
 }
 
 impl Control {
-    fn record(&self) -> Record<'_> {
+    pub(super) fn record(&self) -> Record<'_> {
         match self {
             Self::Resolve { flow, domain, name } => Record::Resolve(Resolve {
                 flow: *flow,

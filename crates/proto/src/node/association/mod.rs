@@ -11,6 +11,7 @@
 //! | `requests` | requests that are open, answers that are kept |
 //! | `moving` | receive rights in messages: flows follow their ports to new homes |
 //! | `rights` | rights in messages: requests that are open for them, ports that are claimed |
+//! | `saved` | what another process goes on with |
 //! | `words` | what is said of what has arrived: at once, or with the next record |
 
 mod bulk;
@@ -19,6 +20,7 @@ mod moving;
 mod receiving;
 mod requests;
 mod rights;
+mod saved;
 mod sending;
 mod transfers;
 mod words;
@@ -26,6 +28,7 @@ mod words;
 pub(super) use control::Control;
 pub(super) use moving::{Detached, Redirect, never_put};
 pub(super) use rights::{Claimed, Fate};
+pub(super) use saved::SavedAssociation;
 
 use super::fair_queue::FairQueue;
 use super::fault::{Fault, Planted};
