@@ -555,9 +555,10 @@ fn a_port_that_goes_to_and_fro_leaves_nothing_behind_that_follows_it() {
         port = ways.moves(port, from, 1 - from);
         send(&right, Message::new(b"behind it").unwrap());
         assert_eq!(receive(&mut port).header(), b"behind it");
-        // The other's inbox, the entry to which the right leads, and two that have just been left.
+        // The other's inbox, the entry to which the right leads, and a few that have just been left: one that has
+        // not heard yet that it has no senders follows once.
         let most = machines.map(proxies);
-        assert!(most.iter().all(|&its| its <= 4), "{most:?}, move {round}");
+        assert!(most.iter().all(|&its| its <= 8), "{most:?}, move {round}");
     }
     // The right has followed all the way.
     assert_eq!(right.state(), RightState::Live);
