@@ -106,6 +106,8 @@ codes! {
         Inspect = 64,
         /// [`Record::Inspected`].
         Inspected = 65,
+        /// [`Record::Rate`].
+        Rate = 66,
     }
 }
 
@@ -424,6 +426,12 @@ pub enum Record<'a> {
     Inspect(&'a [u8]),
     /// The answer.
     Inspected(&'a [u8]),
+    /// "So many bytes a second I take from you at most". Said after the greeting, if there is such a
+    /// limit, and whenever it changes.
+    Rate {
+        /// Bytes a second; 0 is as many as come.
+        bytes: u64,
+    },
     /// The old home of a port opens a flow to the new home: by it come the messages that are in the
     /// port's queue. It is replied to as [`Record::Resolve`] is.
     MoveRight(MoveRight),
@@ -575,6 +583,10 @@ impl<'a> Record<'a> {
                 out.extend(*answer);
                 K::Inspected
             }
+            Self::Rate { bytes } => {
+                out.extend(bytes.to_le_bytes());
+                K::Rate
+            }
             Self::MoveRight(moves) => {
                 out.extend(moves.encode());
                 K::MoveRight
@@ -683,6 +695,9 @@ impl<'a> Record<'a> {
             },
             K::Inspect => Self::Inspect(all(head, from, MAX_QUESTION, "question")?),
             K::Inspected => Self::Inspected(all(head, from, MAX_INSPECTED, "answer")?),
+            K::Rate => Self::Rate {
+                bytes: from.field("rate")?,
+            },
             K::MoveRight => Self::MoveRight(from.field("move")?),
             K::Backlog => Self::Backlog(from.field("backlog")?),
             K::Moved => Self::Moved(from.field("moved")?),

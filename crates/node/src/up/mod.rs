@@ -46,7 +46,9 @@ use portolan_transport::{
 
 pub use control::{Ask, ask};
 pub use log::LogFormat;
-pub use status::{AuthorityStatus, PeerState, PeerStatus, SpanState, SpanStatus, Status, status};
+pub use status::{
+    AuthorityStatus, PeerState, PeerStatus, RateStatus, SpanState, SpanStatus, Status, status,
+};
 pub use trust::state_in;
 
 use crate::audit::{self, Event};
@@ -226,9 +228,10 @@ impl Node {
         settings.dead_after = config.dead_after;
         settings.ping_after = settings.ping_after.min(config.silent_after / 3);
         settings.clock_at_zero = monotonic_at_zero(&*clock);
-        let engine = Engine::new(settings, &config.name).map_err(|name| NodeError::Wrong {
+        let mut engine = Engine::new(settings, &config.name).map_err(|name| NodeError::Wrong {
             what: format!("{name:?} is no name of a node"),
         })?;
+        engine.set_rates(now, config.rates.clone());
         let mut node = Self {
             dials: dials.map(|peer| Dial::new(peer.clone(), now)).collect(),
             control: Some(Control::new(state, taken.control)?),
