@@ -184,6 +184,15 @@ impl Link {
         most.ok()
     }
 
+    /// So many of those were read.
+    fn has_read(&mut self, node: &mut Node<Payload>, now: Time, moved: usize, most: usize) {
+        self.read += moved as u64;
+        // Without a rate nobody counts them.
+        if most < usize::MAX {
+            node.took(now, self.id, moved);
+        }
+    }
+
     fn read_records(
         &mut self,
         node: &mut Node<Payload>,
@@ -198,9 +207,8 @@ impl Link {
             let into = &mut self.buffer[self.filled..][..room];
             let all = match (self.connection).receive(self.records, &[Destination::from(into)]) {
                 Progress::Moved(moved) => {
-                    node.took(now, self.id, moved);
+                    self.has_read(node, now, moved, most);
                     self.filled += moved;
-                    self.read += moved as u64;
                     // There was no more; what has come since makes the descriptor readable (T4).
                     moved < room
                 }
@@ -287,8 +295,7 @@ impl Link {
                 }
                 Progress::Failed(why) => return Err(why),
             };
-            self.read += moved as u64;
-            node.took(now, self.id, moved);
+            self.has_read(node, now, moved, most);
             self.came(node, machine, now, its, moved - its);
         }
         Ok(())
