@@ -153,6 +153,12 @@ fn examples() -> Vec<(Record<'static>, &'static str)> {
         (Record::Renewed(b"certificate"), "63657274 69666963 617465"),
         (Record::Inspect(b"question"), "71756573 74696f6e"),
         (Record::Inspected(b"answer"), "616e7377 6572"),
+        (
+            Record::Rate {
+                bytes: 0x0102_0304_0506,
+            },
+            "06050403 02010000",
+        ),
         (Record::Statement(b"statement"), "73746174 656d656e 74"),
         (
             Record::Members(vec![

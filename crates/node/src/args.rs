@@ -62,7 +62,7 @@ pub(crate) enum Command {
     Leave,
     /// Have the running node take over what node.toml says by now
     ///
-    /// Spans, peers, `advertise` and `log` hold at once. What else has changed is named, and holds
+    /// Spans, peers, rates, `advertise` and `log` hold at once. What else has changed is named, and holds
     /// from the node's next start on. Links stay as they are.
     #[command(after_help = concat!("Example:\n  portolan node reload", exit_codes!()))]
     Reload,

@@ -594,6 +594,9 @@ fn peers(peers: &[PeerStatus]) -> String {
         if let Some(failure) = failure {
             text += &format!("  {failure}\n");
         }
+        if let Some(rates) = at.checked_sub(1).and_then(|at| peers[at].rates.in_words()) {
+            text += &format!("  {rates}\n");
+        }
     }
     if peers.is_empty() {
         text += "no peers\n";

@@ -11,6 +11,7 @@ use portolan_abi::name::is_name;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use crate::rates::{PeerRates, Rate, rate};
 use crate::token::is_address;
 use crate::up::LogFormat;
 
@@ -38,6 +39,8 @@ pub struct Config {
     pub metrics: Option<SocketAddr>,
     /// How its log's lines are written.
     pub log: LogFormat,
+    /// Bytes a second to each peer, and from it.
+    pub rates: PeerRates,
     /// Domains that are spanned.
     pub spans: Vec<Span>,
 }
@@ -172,9 +175,9 @@ impl fmt::Display for ConfigWrong {
 
 impl std::error::Error for ConfigError {}
 
-const KEYS: &str =
-    "name, listen, advertise, peers, directory, silent_after, dead_after, metrics, log, [[span]]";
+const KEYS: &str = "name, listen, advertise, peers, directory, silent_after, dead_after, metrics, log, send_rate, take_rate, [[rate]], [[span]]";
 const SPAN_KEYS: &str = "domain, local, nodes, ports";
+const RATE_KEYS: &str = "node, send_rate, take_rate";
 
 const NODE_NAME: &str = "a name of 1 to 32 letters, digits, '-', '.' and '_'";
 const ADDRESS: &str = "an IP address with a port, such as \"0.0.0.0:7411\" or \"[::]:7411\"";
@@ -191,6 +194,9 @@ const LOG: &str = "\"text\" or \"json\"";
 const DOMAIN: &str = "a domain's name of 1 to 80 bytes without '/', '@' and control characters";
 const NODES: &str = "a list of names or ids of nodes, or [\"*\"]";
 const PORTS: &str = "a list of names of ports, without '@' and zero bytes";
+const NODE: &str = "a node's name or id, which has no other [[rate]]";
+const RATE: &str = "\"unlimited\", or bytes a second from \"1kB/s\" to \"1TB/s\", such as \"50MB/s\" (units: B/s, kB/s, MB/s, GB/s, TB/s, KiB/s, MiB/s, GiB/s)";
+const RATES: &str = "tables that begin with [[rate]]";
 const SPANS: &str = "tables that begin with [[span]], each domain and each local name once";
 
 /// Whether a text can be a node's name.
@@ -226,6 +232,7 @@ impl Config {
             dead_after: Some(Duration::from_secs(30)),
             metrics: None,
             log: LogFormat::Text,
+            rates: PeerRates::default(),
             spans: Vec::new(),
         }
     }
@@ -335,6 +342,9 @@ impl Reading<'_> {
                         _ => LogFormat::Text,
                     };
                 }
+                "send_rate" => config.rates.each.send = self.rate(key, value)?,
+                "take_rate" => config.rates.each.take = self.rate(key, value)?,
+                "rate" => config.rates.of = self.rates(value)?,
                 "span" => config.spans = self.spans(value)?,
                 other => return Err(self.unknown(key_at, other, KEYS)),
             }
@@ -403,6 +413,47 @@ impl Reading<'_> {
             .iter()
             .map(|value| self.text_of(key, value, allowed, &is_good));
         texts.collect()
+    }
+
+    fn rate(&self, key: &str, value: &Value<'_>) -> Outcome<Option<u64>> {
+        let text = self.text_of(key, value, RATE, |text| rate(text).is_some())?;
+        Ok(rate(&text).flatten())
+    }
+
+    fn rates(&self, value: &Value<'_>) -> Outcome<Vec<Rate>> {
+        let DeValue::Array(tables) = value.get_ref() else {
+            return Err(self.bad("rate", value.span(), RATES));
+        };
+        let mut rates: Vec<Rate> = Vec::new();
+        for table in tables {
+            let DeValue::Table(keys) = table.get_ref() else {
+                return Err(self.bad("rate", table.span(), RATES));
+            };
+            let (mut node, mut send, mut take) = (None, None, None);
+            for (key, value) in keys {
+                let key_at = key.span().start;
+                let key: &str = key.get_ref();
+                match key {
+                    "node" => {
+                        let is_new = |text: &str| rates.iter().all(|it| it.node != text);
+                        let is_good = |text: &str| is_node_name(text) && is_new(text);
+                        node = Some(self.text_of(key, value, NODE, is_good)?);
+                    }
+                    "send_rate" => send = Some(self.rate(key, value)?),
+                    "take_rate" => take = Some(self.rate(key, value)?),
+                    other => return Err(self.unknown(key_at, other, RATE_KEYS)),
+                }
+            }
+            let node = node.ok_or_else(|| {
+                let what = ConfigWrong::MissingKey {
+                    key: "node",
+                    allowed: NODE,
+                };
+                self.error(table.span().start, what)
+            })?;
+            rates.push(Rate { node, send, take });
+        }
+        Ok(rates)
     }
 
     fn spans(&self, value: &Value<'_>) -> Outcome<Vec<Span>> {
@@ -477,6 +528,8 @@ pub fn time(text: &str) -> Option<Duration> {
 
 #[cfg(test)]
 mod tests {
+    use portolan_abi::node::NodeId;
+
     use super::*;
 
     const WHOLE: &str = r#"
@@ -489,6 +542,14 @@ silent_after = "500ms"
 dead_after = "never"
 metrics = 9411
 log = "json"
+send_rate = "50MB/s"
+take_rate = "unlimited"
+[[rate]]
+node = "roof"
+send_rate = "10MiB/s"
+[[rate]]
+node = "0123456789abcdef0123456789abcdef"
+take_rate = "1kB/s"
 [[span]]
 domain = "cameras"
 local = "cameras.1"
@@ -522,6 +583,15 @@ domain = "prices"
             ("cameras.1", 2)
         );
         assert_eq!((prices.local.as_str(), prices.ports.len()), ("prices", 0));
+        let limits = |node: [u8; 16], name: &str| {
+            let rates = config.rates.of(NodeId(node), name);
+            (rates.send, rates.take)
+        };
+        assert_eq!(limits([1; 16], "shed"), (Some(50_000_000), None));
+        assert_eq!(limits([1; 16], "roof"), (Some(10 << 20), None));
+        // What is said of an id holds whatever its node calls itself.
+        let id = 0x0123_4567_89ab_cdef_0123_4567_89ab_cdef_u128.to_be_bytes();
+        assert_eq!(limits(id, "roof"), (Some(50_000_000), Some(1_000)));
         let short = read("name = \"hall\"").unwrap();
         assert_eq!(short, Config::new("hall", LISTEN.parse().unwrap()));
     }
@@ -555,13 +625,24 @@ domain = "prices"
             ("metrics = 0", 9, "metrics"),
             ("metrics = \"localhost:1\"", 9, "metrics"),
             ("log = \"xml\"", 10, "log"),
-            ("domain = \"a@b\"", 12, "domain"),
-            ("domain = \"a/b\"", 12, "domain"),
-            ("domain = \"a\\nb\"", 12, "domain"),
-            ("local = \"\"", 13, "local"),
-            ("nodes = \"*\"", 14, "nodes"),
-            ("nodes = [\"a b\"]", 14, "nodes"),
-            ("ports = [\"up@hall\"]", 15, "ports"),
+            ("send_rate = 50", 11, "send_rate"),
+            ("send_rate = \"50\"", 11, "send_rate"),
+            ("send_rate = \"50 MB/s\"", 11, "send_rate"),
+            ("send_rate = \"50mb/s\"", 11, "send_rate"),
+            ("send_rate = \"999B/s\"", 11, "send_rate"),
+            ("send_rate = \"1001GB/s\"", 11, "send_rate"),
+            ("send_rate = \"99999999999999999999TB/s\"", 11, "send_rate"),
+            ("take_rate = \"none\"", 12, "take_rate"),
+            ("node = \"a b\"", 14, "node"),
+            ("node = \"roof\"", 17, "node"),
+            ("take_rate = \"\"", 18, "take_rate"),
+            ("domain = \"a@b\"", 20, "domain"),
+            ("domain = \"a/b\"", 20, "domain"),
+            ("domain = \"a\\nb\"", 20, "domain"),
+            ("local = \"\"", 21, "local"),
+            ("nodes = \"*\"", 22, "nodes"),
+            ("nodes = [\"a b\"]", 22, "nodes"),
+            ("ports = [\"up@hall\"]", 23, "ports"),
         ];
         for (line, number, key) in cases {
             let mut lines: Vec<_> = WHOLE.lines().collect();
@@ -623,6 +704,17 @@ domain = "prices"
                 .to_string()
                 .contains(":4: there is no key `port`; there are domain")
         );
+        let unknown =
+            read("name = \"hall\"\n[[rate]]\nnode = \"a\"\nsend = \"1kB/s\"").unwrap_err();
+        assert!(
+            unknown
+                .to_string()
+                .contains(":4: there is no key `send`; there are node, send_rate")
+        );
+        let missing = read("name = \"a\"\n\n[[rate]]\nsend_rate = \"1kB/s\"").unwrap_err();
+        assert_eq!(missing.line, 3);
+        assert!(read("name = \"a\"\nrate = \"1kB/s\"").is_err());
+        assert!(read("name = \"a\"\nrate = [3]").is_err());
         let missing = read("listen = \"0.0.0.0:1\"").unwrap_err();
         assert!(matches!(
             missing.what,

@@ -16,6 +16,7 @@
 //! | [`span_table`] | the domains in node.toml, as commands change them |
 //! | [`audit`] | who was let in, refused, forgotten |
 //! | [`lab`] | nodes on one machine, and a command beside each |
+//! | [`rates`] | how many bytes a second peers are sent, and may send |
 //! | [`output`] | lines for people, whose reader may have left |
 //! | `sabotage` | rules of the protocol, switched off for an audit (feature `sabotage`) |
 //! | [`up`] | a running node: its listener, its links, its control socket |
@@ -32,6 +33,7 @@ pub mod invitations;
 pub mod join;
 pub mod lab;
 pub mod output;
+pub mod rates;
 #[cfg(feature = "sabotage")]
 pub mod sabotage;
 pub mod span_table;

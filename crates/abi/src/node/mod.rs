@@ -37,6 +37,7 @@
 
 mod fragment;
 mod greeting;
+mod lent;
 mod members;
 mod message;
 mod names;
@@ -51,6 +52,7 @@ pub use fragment::{FRAGMENT_MAGIC, FragmentHead, FragmentKind, MAX_FRAGMENT};
 pub use greeting::{
     AssociationId, Bye, ByeReason, Hello, HelloBody, MAX_CERTIFICATE, MAX_KNOWN, Ping, Versions,
 };
+pub use lent::{Dead, DeadReason, Lent, PORT_SECRET, PortId, Resolve, ResolveFailure};
 pub use members::{MAX_ADDRESS, MAX_MEMBERS, Member, is_member_address};
 pub use message::{INLINE, MessageBody, MessageRecord, lengths_sum};
 pub use names::{Asks, NODE_PORT, NamesAnswer, NamesQuestion, NodeEntry, NodeName, Says};
@@ -59,8 +61,8 @@ pub use programs::{
     MAX_DIRECTORY, MAX_REASON, PROGRAMS_VERSION, SpanAnswer, SpanOutcome, SpanRequest,
 };
 pub use record::{
-    Announce, Dead, DeadReason, Lent, MAX_INSPECTED, MAX_QUESTION, MAX_RECORD, PORT_SECRET, PortId,
-    Record, RecordFlags, RecordHead, RecordKind, Resolve, ResolveFailure, Sent,
+    Announce, MAX_INSPECTED, MAX_QUESTION, MAX_RECORD, Record, RecordFlags, RecordHead, RecordKind,
+    Sent,
 };
 pub use reference::{Backlog, Claim, MoveRight, Moved, Reference, ReferenceKind};
 pub use statement::{MAX_STATEMENT, Stated, Statement, StatementHead, StatementKind, to_sign};

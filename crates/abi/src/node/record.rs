@@ -1,14 +1,14 @@
 //! Lays out the head of a record, and tells the kinds of records apart.
 
 use super::greeting::{Bye, Hello, MAX_CERTIFICATE, Ping};
+use super::lent::{self, Dead, Lent, Resolve, ResolveFailure};
 use super::members::{self, MAX_ADDRESS, MAX_MEMBERS, Member};
 use super::message::{INLINE, MessageBody, MessageRecord};
 use super::node_id::NodeId;
 use super::reference::{Backlog, Claim, MoveRight, Moved, Reference};
 use super::whereabouts::{self, Asked, Located};
 use crate::codec::{DecodeError, Field, Reader, Writer};
-use crate::limits::{MAX_DOMAIN_NAME, MAX_EXTENTS, MAX_HEADER, MAX_NAME, MAX_RIGHTS};
-use crate::name::is_name;
+use crate::limits::{MAX_EXTENTS, MAX_HEADER, MAX_RIGHTS};
 use crate::{codes, record};
 
 /// Bytes of a record at the most: those of the longest message.
@@ -30,9 +30,6 @@ const _: () = assert!(RecordHead::BYTES + MAX_INSPECTED <= MAX_RECORD as usize);
 const _: () = assert!(
     RecordHead::BYTES + 16 + whereabouts::MAX_ASKED * Located::BYTES <= MAX_RECORD as usize
 );
-/// Bytes of the secret in a port's reference.
-pub const PORT_SECRET: usize = 16;
-
 codes! {
     /// What a record is.
     pub enum RecordKind: u16 {
@@ -106,6 +103,8 @@ codes! {
         Inspect = 64,
         /// [`Record::Inspected`].
         Inspected = 65,
+        /// [`Record::Rate`].
+        Rate = 66,
     }
 }
 
@@ -201,115 +200,6 @@ pub struct Sent {
     pub flow: u32,
     /// The number, or 0.
     pub number: u64,
-}
-
-record! {
-    /// The name of a port for its whole life, wherever it moves.
-    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-    pub struct PortId {
-        /// The node that made it.
-        pub origin: NodeId,
-        /// Which of its ports.
-        pub serial: u64,
-    }
-}
-
-record! {
-    /// A port that is lent to a borrower: a right to send to it goes by the flow that asked.
-    #[derive(Clone, Copy, PartialEq, Eq)]
-    pub struct Lent {
-        /// Which port.
-        pub port: PortId,
-        /// A node that knows it may be lent the port too.
-        pub secret: [u8; PORT_SECRET],
-        /// Known to this borrower and to the port's homes, and to nobody else: by it they know one another
-        /// when the borrower asks where the port is.
-        pub key: [u8; PORT_SECRET],
-        /// It takes requests, and not messages.
-        pub synchronous: bool,
-        _: 7,
-    }
-}
-
-impl std::fmt::Debug for Lent {
-    /// Without the secret and the key.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Lent")
-            .field("port", &self.port)
-            .field("synchronous", &self.synchronous)
-            .finish_non_exhaustive()
-    }
-}
-
-codes! {
-    /// Why a name was not resolved.
-    pub enum ResolveFailure: u32 {
-        /// There is no such port, or its name is let out to no node.
-        NoSuchPort = 1,
-        /// The node does not span the domain.
-        NoSuchDomain = 2,
-        /// The borrower may not have it.
-        Denied = 3,
-        /// The home has no room for another borrower.
-        Full = 4,
-        /// Another reason.
-        Other = 5,
-    }
-    unknown => Other
-}
-
-codes! {
-    /// Whether a name was resolved.
-    enum ResolvedTag: u32 {
-        Lent = 1,
-        Failed = 2,
-    }
-}
-
-codes! {
-    /// Why a flow leads nowhere any more.
-    pub enum DeadReason: u32 {
-        /// The port's receiver has closed it, or died.
-        Closed = 1,
-        /// The node has stopped to span the domain.
-        Unspanned = 2,
-        /// Another reason.
-        Other = 3,
-    }
-    unknown => Other
-}
-
-record! {
-    /// The end of a flow: its port is gone.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub struct Dead {
-        /// Which flow.
-        pub flow: u32,
-        /// Why.
-        pub reason: DeadReason,
-        /// All messages with lower numbers were put into the port.
-        pub next: u64,
-    }
-}
-
-/// A question for a port by its name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Resolve<'a> {
-    /// The flow that will lead to the port.
-    pub flow: u32,
-    /// The name that the domain has among nodes.
-    pub domain: &'a str,
-    /// The port's.
-    pub name: &'a str,
-}
-
-record! {
-    struct ResolveBody {
-        pub flow: u32,
-        pub domain: u8,
-        pub name: u8,
-        _: 2,
-    }
 }
 
 record! {
@@ -424,6 +314,12 @@ pub enum Record<'a> {
     Inspect(&'a [u8]),
     /// The answer.
     Inspected(&'a [u8]),
+    /// "So many bytes a second I take from you at most". Said after the greeting, if there is such a
+    /// limit, and whenever it changes.
+    Rate {
+        /// Bytes a second; 0 is as many as come.
+        bytes: u64,
+    },
     /// The old home of a port opens a flow to the new home: by it come the messages that are in the
     /// port's queue. It is replied to as [`Record::Resolve`] is.
     MoveRight(MoveRight),
@@ -535,16 +431,7 @@ impl<'a> Record<'a> {
             }
             Self::Resolved { flow, lent } => {
                 out.extend(flow.to_le_bytes());
-                match lent {
-                    Ok(lent) => {
-                        out.extend((ResolvedTag::Lent as u32).to_le_bytes());
-                        out.extend(lent.encode());
-                    }
-                    Err(failure) => {
-                        out.extend((ResolvedTag::Failed as u32).to_le_bytes());
-                        out.extend((*failure as u32).to_le_bytes());
-                    }
-                }
+                lent::put(lent, out);
                 K::Resolved
             }
             Self::Dead(dead) => {
@@ -574,6 +461,10 @@ impl<'a> Record<'a> {
             Self::Inspected(answer) => {
                 out.extend(*answer);
                 K::Inspected
+            }
+            Self::Rate { bytes } => {
+                out.extend(bytes.to_le_bytes());
+                K::Rate
             }
             Self::MoveRight(moves) => {
                 out.extend(moves.encode());
@@ -661,14 +552,10 @@ impl<'a> Record<'a> {
                 Self::Grant { transfer }
             }
             K::Resolve => Self::Resolve(Resolve::get(from)?),
-            K::Resolved => {
-                let flow = from.field("flow")?;
-                let lent = match from.field("tag")? {
-                    ResolvedTag::Lent => Ok(from.field("lent")?),
-                    ResolvedTag::Failed => Err(from.field("failure")?),
-                };
-                Self::Resolved { flow, lent }
-            }
+            K::Resolved => Self::Resolved {
+                flow: from.field("flow")?,
+                lent: lent::get(from)?,
+            },
             K::Dead => Self::Dead(from.field("dead")?),
             K::Close => Self::Close {
                 flow: from.field("flow")?,
@@ -683,6 +570,9 @@ impl<'a> Record<'a> {
             },
             K::Inspect => Self::Inspect(all(head, from, MAX_QUESTION, "question")?),
             K::Inspected => Self::Inspected(all(head, from, MAX_INSPECTED, "answer")?),
+            K::Rate => Self::Rate {
+                bytes: from.field("rate")?,
+            },
             K::MoveRight => Self::MoveRight(from.field("move")?),
             K::Backlog => Self::Backlog(from.field("backlog")?),
             K::Moved => Self::Moved(from.field("moved")?),
@@ -700,36 +590,6 @@ impl<'a> Record<'a> {
     }
 }
 
-impl<'a> Resolve<'a> {
-    /// Whether names are names.
-    fn can_be(&self) -> bool {
-        is_name(self.domain, MAX_DOMAIN_NAME) && is_name(self.name, MAX_NAME)
-    }
-
-    fn put(&self, out: &mut Vec<u8>) {
-        let length = |text: &str| u8::try_from(text.len()).unwrap_or(u8::MAX);
-        let body = ResolveBody {
-            flow: self.flow,
-            domain: length(self.domain),
-            name: length(self.name),
-        };
-        out.extend(body.encode());
-        out.extend(self.domain.as_bytes());
-        out.extend(self.name.as_bytes());
-    }
-
-    fn get(from: &mut Reader<'a>) -> Result<Self, DecodeError> {
-        let body: ResolveBody = from.field("resolve")?;
-        let domain = text(from.bytes(usize::from(body.domain))?, "domain")?;
-        let name = text(from.bytes(usize::from(body.name))?, "name")?;
-        let flow = body.flow;
-        let resolve = Self { flow, domain, name };
-        let record = "Resolve";
-        let valid = resolve.can_be().then_some(resolve);
-        valid.ok_or(DecodeError::Check { record })
-    }
-}
-
 /// All that follows the head: so many bytes at the most.
 fn all<'a>(
     head: &RecordHead,
@@ -742,8 +602,4 @@ fn all<'a>(
         true => from.bytes(length),
         false => Err(DecodeError::Value { field }),
     }
-}
-
-fn text<'a>(bytes: &'a [u8], field: &'static str) -> Result<&'a str, DecodeError> {
-    std::str::from_utf8(bytes).map_err(|_| DecodeError::Value { field })
 }

@@ -1,7 +1,7 @@
 //! Lays out how a right stands in a message to another node.
 
+use super::lent::{PORT_SECRET, PortId};
 use super::node_id::NodeId;
-use super::record::{PORT_SECRET, PortId};
 use crate::{codes, record};
 
 codes! {

@@ -1,7 +1,7 @@
 //! Lays out the question where ports are whose homes have gone, and the answer.
 
+use super::lent::PORT_SECRET;
 use super::node_id::NodeId;
-use super::record::PORT_SECRET;
 use crate::codec::{DecodeError, Reader};
 use crate::record;
 

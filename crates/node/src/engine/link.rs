@@ -71,6 +71,8 @@ pub(super) struct Link {
     pub(super) again: bool,
     /// Whether its descriptor was readable, if it was polled since the last turn.
     pub(super) polled: Option<bool>,
+    /// Nothing is read until then: the peer has sent as many bytes as are taken.
+    pub(super) held: Option<Duration>,
     /// Something came by the bulk stream when it was looked at last.
     is_bulk_busy: bool,
     /// Turns since then.
@@ -106,6 +108,7 @@ impl Link {
             over: None,
             again: true,
             polled: None,
+            held: None,
             is_bulk_busy: false,
             passed_over: 0,
             read: 0,
@@ -119,7 +122,7 @@ impl Link {
 
     /// When it wants to be looked at again.
     pub(super) fn wake_at(&self) -> Option<Duration> {
-        [self.connection.wake_at(), self.closing]
+        [self.connection.wake_at(), self.closing, self.held]
             .into_iter()
             .flatten()
             .min()
@@ -134,12 +137,16 @@ impl Link {
 
     /// Whether something may have come, or may go on.
     pub(super) fn may_have(&mut self, now: Duration) -> bool {
+        if self.held.is_some() {
+            return self.held.is_some_and(|at| at <= now);
+        }
         let is_due = || self.connection.wake_at().is_some_and(|at| at <= now);
         self.polled.take().unwrap_or(true) || is_due()
     }
 
     /// Reads what has come.
     pub(super) fn receive(&mut self, node: &mut Node<Payload>, machine: &mut Machine, now: Time) {
+        self.held = None;
         match self.connection.progress() {
             State::Failed => {
                 let why = self.connection.failure().cloned();
@@ -155,6 +162,9 @@ impl Link {
         let before = self.read;
         let done = self.read_records(node, machine, now);
         self.is_over(done);
+        if self.held.is_some() {
+            return;
+        }
         // Mostly records are all that has come, and to ask for more costs a system call.
         let is_all = self.read > before && !self.is_bulk_busy && self.passed_over < PASSED_OVER;
         if is_all {
@@ -167,6 +177,22 @@ impl Link {
         (self.is_bulk_busy, self.passed_over) = (self.read > before, 0);
     }
 
+    /// How many bytes may be read now.
+    fn may_read(&mut self, node: &mut Node<Payload>, now: Time) -> Option<usize> {
+        let most = node.may_take(now, self.id);
+        self.held = most.err().map(|at| Duration::from_nanos(at.0));
+        most.ok()
+    }
+
+    /// So many of those were read.
+    fn has_read(&mut self, node: &mut Node<Payload>, now: Time, moved: usize, most: usize) {
+        self.read += moved as u64;
+        // Without a rate nobody counts them.
+        if most < usize::MAX {
+            node.took(now, self.id, moved);
+        }
+    }
+
     fn read_records(
         &mut self,
         node: &mut Node<Payload>,
@@ -174,12 +200,15 @@ impl Link {
         now: Time,
     ) -> Result<(), TransportError> {
         for _ in 0..READS {
-            let room = self.buffer.len() - self.filled;
-            let into = [Destination::from(&mut self.buffer[self.filled..])];
-            let all = match self.connection.receive(self.records, &into) {
+            let Some(most) = self.may_read(node, now) else {
+                return Ok(());
+            };
+            let room = most.min(self.buffer.len() - self.filled);
+            let into = &mut self.buffer[self.filled..][..room];
+            let all = match (self.connection).receive(self.records, &[Destination::from(into)]) {
                 Progress::Moved(moved) => {
+                    self.has_read(node, now, moved, most);
                     self.filled += moved;
-                    self.read += moved as u64;
                     // There was no more; what has come since makes the descriptor readable (T4).
                     moved < room
                 }
@@ -219,6 +248,9 @@ impl Link {
         now: Time,
     ) -> Result<(), TransportError> {
         for _ in 0..READS {
+            let Some(most) = self.may_read(node, now) else {
+                return Ok(());
+            };
             let (connection, bulk) = (&mut self.connection, self.bulk);
             let mut receive = |into: &[Destination<'_>]| {
                 let progress = connection.receive(bulk, into);
@@ -230,10 +262,16 @@ impl Link {
             };
             // What has moved, and how much of it belongs to what is coming.
             let (progress, its) = match &mut self.coming {
+                // A head is so short that it may owe that.
                 Bulk::Head => receive(&[Destination::from(&mut self.head[self.head_filled..])]),
-                Bulk::Record(bytes, filled) => receive(&[Destination::from(&mut bytes[*filled..])]),
+                Bulk::Record(bytes, filled) => {
+                    let room = most.min(bytes.len() - *filled);
+                    receive(&[Destination::from(&mut bytes[*filled..][..room])])
+                }
                 Bulk::Into(payload, left) => {
-                    match payload.receive(*left, &mut self.head, &mut receive) {
+                    let part = (*left).min(most as u64);
+                    let behind = if part < *left { 0 } else { self.head.len() };
+                    match payload.receive(part, &mut self.head[..behind], &mut receive) {
                         Some(received) => received,
                         None => {
                             self.coming = Bulk::Nowhere(*left, true);
@@ -243,9 +281,9 @@ impl Link {
                 }
                 Bulk::Nowhere(left, _) => {
                     let mut nowhere = [0; 16 * 1024];
-                    let most = usize::try_from(*left).unwrap_or(usize::MAX);
-                    let most = most.min(nowhere.len());
-                    receive(&[Destination::from(&mut nowhere[..most])])
+                    let room = usize::try_from(*left).unwrap_or(usize::MAX);
+                    let room = room.min(nowhere.len()).min(most);
+                    receive(&[Destination::from(&mut nowhere[..room])])
                 }
             };
             let moved = match progress {
@@ -257,7 +295,7 @@ impl Link {
                 }
                 Progress::Failed(why) => return Err(why),
             };
-            self.read += moved as u64;
+            self.has_read(node, now, moved, most);
             self.came(node, machine, now, its, moved - its);
         }
         Ok(())

@@ -16,6 +16,7 @@
 //! | `rights` | rights in messages, there and back; who wants to know when no sender is left |
 //! | `arrivals` | rights that have come, until their messages are in their ports |
 //! | `questions` | names that programs ask for |
+//! | `rates` | how fast peers are sent to, and read |
 //! | `recorder` | what happens in a domain, while a node traces it |
 //! | `inspection` | what nodes ask one another about that |
 //! | `saved` | another process goes on with all of it |
@@ -46,6 +47,7 @@ mod outgoing;
 mod payload;
 mod proxies;
 mod questions;
+mod rates;
 mod recorder;
 mod report;
 mod rights;
@@ -78,6 +80,8 @@ use proxies::Proxies;
 use questions::Questions;
 use rights::Rights;
 use spans::Thing;
+
+use crate::rates::PeerRates;
 
 /// How long a connection has to take the farewell.
 const FAREWELL: Duration = Duration::from_secs(1);
@@ -188,6 +192,8 @@ pub struct Engine {
     proxies: Proxies,
     questions: Questions,
     rights: Rights,
+    /// How fast peers are sent to, and read.
+    rates: PeerRates,
     /// What peers have asked about what happens here.
     asked: BTreeMap<NodeId, Vec<u8>>,
     /// How often peers have asked for a name.
@@ -227,6 +233,7 @@ impl Engine {
             proxies: Proxies::default(),
             questions: Questions::default(),
             rights: Rights::default(),
+            rates: PeerRates::default(),
             asked: BTreeMap::new(),
             heard: 0,
             names_said: None,
@@ -275,6 +282,7 @@ impl Engine {
             proven,
         };
         self.node.connected(time(now), id, with);
+        self.holds_rates(now, node);
         Ok(())
     }
 
@@ -358,7 +366,8 @@ impl Engine {
     /// What to wait for, for a thread that polls descriptors: one that has a
     /// [`Poller`](portolan_sys::process::Poller) calls [`arm`](Self::arm).
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let links = self.links.values().map(|link| link.connection.descriptor());
+        let links = self.links.values().filter(|link| link.held.is_none());
+        let links = links.map(|link| link.connection.descriptor());
         links.chain(self.machine.spans.values().map(|span| span.set.as_fd()))
     }
 
@@ -460,6 +469,7 @@ impl Engine {
         match event {
             Event::Up { peer, name, .. } => {
                 self.machine.names.insert(peer, name.clone());
+                self.holds_rates(self.machine.now, peer);
                 self.happened.push(Happened::Linked { node: peer, name });
                 self.tell_nodes();
                 self.ask_again();

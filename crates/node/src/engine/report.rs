@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use portolan_abi::node::NodeId;
+use portolan_proto::node::RateView;
 use serde::{Deserialize, Serialize};
 
 use super::Engine;
@@ -105,6 +106,8 @@ pub struct PeerReport {
     pub bytes: (u64, u64),
     /// Bytes in flight, and how many may be.
     pub in_flight: (u64, u64),
+    /// How fast it is sent to, and read.
+    pub rates: RateView,
 }
 
 /// Rights in messages.
@@ -310,6 +313,7 @@ impl Engine {
                     round_trip: view.and_then(|view| view.round_trip),
                     bytes,
                     in_flight: self.node.in_flight(node).unwrap_or((0, 0)),
+                    rates: self.node.rates(node),
                 }
             })
             .collect()

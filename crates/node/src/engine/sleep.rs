@@ -21,7 +21,8 @@ impl Engine {
     /// Arms all domains, and adds what to sleep on; when to step at the latest, beside
     /// [`wake_at`](Self::wake_at).
     pub fn arm<'a>(&'a mut self, on: &mut Vec<(u64, On<'a>)>) -> Option<Instant> {
-        let links = self.links.iter();
+        // Of one that is held back it is known that there is more; it is looked at when it may be read.
+        let links = self.links.iter().filter(|(_, link)| link.held.is_none());
         on.extend(links.map(|(id, link)| (id.0, On::Descriptor(link.connection.descriptor()))));
         let mut by: Option<Instant> = None;
         for (key, span) in &mut self.machine.spans {

@@ -10,6 +10,8 @@
 //! | `portolan_node_peer_round_trip_seconds` | `peer` | the last round trip |
 //! | `portolan_node_peer_in_flight_bytes` | `peer` | bytes that the peer has not acknowledged |
 //! | `portolan_node_peer_sent_bytes_total`, `.._received_bytes_total` | `peer` | bytes on the connections that there are: from 0 again with the next ones |
+//! | `portolan_node_peer_send_rate_bytes`, `.._take_rate_bytes` | `peer` | bytes a second, at most, to the peer and from it; not there if there is no limit |
+//! | `portolan_node_peer_held_total` | `peer`, `way` | how often something waited for that before it was sent, or read |
 //! | `portolan_node_spans` | `state` | domains that are spanned, and that are being joined |
 //! | `portolan_node_requests` | `way` | requests that programs here have made, and those of peers with servers here |
 //! | `portolan_node_waiting_messages` | | messages in proxy ports that were not sent on |
@@ -294,6 +296,38 @@ fn record_peers(status: &Status) {
         gauge!(flight, "peer" => node.clone()).set(peer.in_flight_bytes as f64);
         counter!(sent, "peer" => node.clone()).absolute(peer.sent_bytes);
         counter!(received, "peer" => node).absolute(peer.received_bytes);
+    }
+    record_rates(status);
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "gauges are floating-point numbers"
+)]
+fn record_rates(status: &Status) {
+    let (send, take, held) = (
+        "portolan_node_peer_send_rate_bytes",
+        "portolan_node_peer_take_rate_bytes",
+        "portolan_node_peer_held_total",
+    );
+    describe_gauge!(send, Unit::Bytes, "most that is sent to the peer");
+    describe_gauge!(take, Unit::Bytes, "most that is taken from it");
+    describe_counter!(held, "waits for the rate");
+    for peer in &status.peers {
+        let Some(node) = peer.node.clone().filter(|_| is_linked(peer.state)) else {
+            continue;
+        };
+        let rates = peer.rates;
+        // The peer may take less than is allowed here.
+        if let Some(rate) = rates.send.into_iter().chain(rates.peer_takes).min() {
+            gauge!(send, "peer" => node.clone()).set(rate as f64);
+        }
+        if let Some(rate) = rates.take {
+            gauge!(take, "peer" => node.clone()).set(rate as f64);
+        }
+        for (way, times) in [("send", rates.sends_held), ("take", rates.takes_held)] {
+            counter!(held, "peer" => node.clone(), "way" => way).absolute(times);
+        }
     }
 }
 

@@ -46,7 +46,9 @@ use portolan_transport::{
 
 pub use control::{Ask, ask};
 pub use log::LogFormat;
-pub use status::{AuthorityStatus, PeerState, PeerStatus, SpanState, SpanStatus, Status, status};
+pub use status::{
+    AuthorityStatus, PeerState, PeerStatus, RateStatus, SpanState, SpanStatus, Status, status,
+};
 pub use trust::state_in;
 
 use crate::audit::{self, Event};
@@ -215,8 +217,9 @@ impl Node {
         };
         let kept = taken.kept.take();
         let now = clock.now();
-        let (running, engine) =
+        let (running, mut engine) =
             replaced::begin(state, &config, settings, kept, now, &mut taken.ended)?;
+        engine.set_rates(now, config.rates.clone());
         let options = LinkOptions {
             newcomers: true,
             ..LinkOptions::default()

@@ -1,6 +1,6 @@
 //! A running node takes over what node.toml says by now, and whom it is to refuse.
 //!
-//! Spans, peers, `advertise` and the log's format hold at once; what a link has agreed on, and where the
+//! Spans, peers, rates, `advertise` and the log's format hold at once; what a link has agreed on, and where the
 //! node listens, holds from its next start on.
 
 use super::Node;
@@ -49,6 +49,11 @@ impl Node {
                 let listens = self.listener.address().to_string();
                 let later = are_for_later(&self.config, &config, &listens);
                 self.want_peers(&config.peers);
+                if self.config.rates != config.rates {
+                    self.config.rates = config.rates;
+                    let rates = self.config.rates.clone();
+                    self.engine.set_rates(self.clock.now(), rates);
+                }
                 self.config.spans = config.spans;
                 self.config.peers = config.peers;
                 self.config.log = config.log;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use portolan_proto::node::RateView;
 use portolan_transport::NodeId;
 use serde::{Deserialize, Serialize};
 
@@ -12,6 +13,7 @@ use super::metrics::Metrics;
 use crate::authority::{Authority, renew_at};
 use crate::directory::DirectoryStatus;
 use crate::engine::{LostReport, Report, RightsReport, SpanReport};
+use crate::rates::in_words;
 use crate::state::State;
 use crate::{NodeError, Result};
 
@@ -126,8 +128,55 @@ pub struct PeerStatus {
     pub received_bytes: u64,
     /// Bytes that it has not acknowledged.
     pub in_flight_bytes: u64,
+    /// How fast it is sent to, and read.
+    #[serde(default)]
+    pub rates: RateStatus,
     /// Why the last attempt came to nothing.
     pub failure: Option<String>,
+}
+
+/// How many bytes a second go to a peer, and are taken from it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RateStatus {
+    /// Sent to it at most, as node.toml says.
+    pub send: Option<u64>,
+    /// Taken from it at most.
+    pub take: Option<u64>,
+    /// What it takes at most, as it says.
+    pub peer_takes: Option<u64>,
+    /// How often something had to wait before it was sent, since this node was started.
+    pub sends_held: u64,
+    /// How often what had come had to wait before it was read.
+    pub takes_held: u64,
+}
+
+impl RateStatus {
+    /// As people read it; nothing, if there is no limit.
+    pub fn in_words(&self) -> Option<String> {
+        self.send.or(self.take).or(self.peer_takes)?;
+        let said = |rate: Option<u64>| rate.map_or("unlimited".to_owned(), in_words);
+        let theirs = self.peer_takes.map(in_words);
+        let theirs = theirs.map_or(String::new(), |rate| format!(" (it takes {rate})"));
+        Some(format!(
+            "send rate {}{theirs}, held back {} times; take rate {}, held back {} times",
+            said(self.send),
+            self.sends_held,
+            said(self.take),
+            self.takes_held,
+        ))
+    }
+}
+
+impl From<RateView> for RateStatus {
+    fn from(view: RateView) -> Self {
+        Self {
+            send: view.set.send,
+            take: view.set.take,
+            peer_takes: view.said,
+            sends_held: view.sends_held,
+            takes_held: view.takes_held,
+        }
+    }
 }
 
 /// How a link is.
@@ -207,6 +256,7 @@ impl Node {
                 sent_bytes: peer.bytes.0,
                 received_bytes: peer.bytes.1,
                 in_flight_bytes: peer.in_flight.0,
+                rates: peer.rates.into(),
                 failure: dial_of(peer.node).and_then(|dial| dial.failure.clone()),
             })
             .collect();
@@ -227,6 +277,7 @@ impl Node {
             sent_bytes: 0,
             received_bytes: 0,
             in_flight_bytes: 0,
+            rates: RateStatus::default(),
             failure: dial.failure.clone(),
         });
         let metrics = self.metrics.as_ref().and_then(Metrics::address);

@@ -18,17 +18,17 @@ use portolan_transport::{
 use crate::machine::{DOMAIN, Machine, Network};
 use crate::messages::{bind, is_numbered, numbered, send, two};
 
-const ID: NodeId = NodeId([0xee; 16]);
+pub(crate) const ID: NodeId = NodeId([0xee; 16]);
 
 /// The hostile node's end of a connection.
-struct Hostile {
+pub(crate) struct Hostile {
     connection: Box<dyn Connection>,
-    records: StreamId,
-    bulk: StreamId,
+    pub(crate) records: StreamId,
+    pub(crate) bulk: StreamId,
 }
 
 impl Hostile {
-    fn new(victim: &Machine) -> Self {
+    pub(crate) fn new(victim: &Machine) -> Self {
         let memory = Memory::default();
         let address = Address::named("victim");
         let mut listener = memory.listen(&address).unwrap();
@@ -41,7 +41,7 @@ impl Hostile {
         }
     }
 
-    fn write(&mut self, on: StreamId, bytes: &[u8]) {
+    pub(crate) fn write(&mut self, on: StreamId, bytes: &[u8]) {
         let mut sent = 0;
         let end = Instant::now() + PATIENCE;
         while sent < bytes.len() && Instant::now() < end {
@@ -59,7 +59,7 @@ impl Hostile {
         self.write(self.records, &record.with(sent));
     }
 
-    fn greet(&mut self, proposal: u64) {
+    pub(crate) fn greet(&mut self, proposal: u64) {
         let body = HelloBody {
             versions: WIRE,
             features: 0,
@@ -81,7 +81,7 @@ impl Hostile {
     }
 
     /// Asks for a port, and waits until it is lent.
-    fn resolve(&mut self, flow: u32, name: &str) {
+    pub(crate) fn resolve(&mut self, flow: u32, name: &str) {
         let domain = DOMAIN;
         let resolve = Record::Resolve(Resolve { flow, domain, name });
         self.say(
@@ -143,7 +143,7 @@ impl Hostile {
     }
 }
 
-fn message(number: u64, extents: &[u64], inline: &[u8]) -> Vec<u8> {
+pub(crate) fn message(number: u64, extents: &[u64], inline: &[u8]) -> Vec<u8> {
     let body = MessageBody {
         extents: extents.len(),
         inline: u32::try_from(inline.len()).unwrap(),
@@ -165,7 +165,7 @@ fn message(number: u64, extents: &[u64], inline: &[u8]) -> Vec<u8> {
     })
 }
 
-fn fragment(kind: FragmentKind, transfer: u32, offset: u64, bytes: &[u8]) -> Vec<u8> {
+pub(crate) fn fragment(kind: FragmentKind, transfer: u32, offset: u64, bytes: &[u8]) -> Vec<u8> {
     let head = FragmentHead {
         transfer,
         offset,

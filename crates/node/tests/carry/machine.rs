@@ -10,7 +10,8 @@ use portolan::Domain;
 use portolan_abi::node::NodeId;
 use portolan_node::config;
 use portolan_node::engine::{Engine, Happened, Question, Report};
-use portolan_proto::node::Settings;
+use portolan_node::rates::PeerRates;
+use portolan_proto::node::{RateView, Settings};
 use portolan_sys::process::{EventFd, On, Poller, random};
 use portolan_testkit::{unique, until};
 use portolan_transport::clock::{Clock, SystemClock};
@@ -119,6 +120,7 @@ enum Command {
     Happened(Sender<Vec<Happened>>),
     /// Asks a node what happens there: itself, if none is named. What it says of itself is said back.
     Inspect(Option<NodeId>, Question, Sender<Option<String>>),
+    Rates(PeerRates),
     Unspan,
     Leave,
     /// Ends as if killed.
@@ -302,6 +304,18 @@ impl Machine {
         hears.recv().unwrap()
     }
 
+    /// Its peers are sent to, and read, at these rates from now on.
+    pub(crate) fn set_rates(&self, rates: PeerRates) {
+        self.tell(Command::Rates(rates));
+    }
+
+    /// How fast a peer is sent to, and read.
+    pub(crate) fn rates(&self, peer: NodeId) -> RateView {
+        let report = self.report();
+        let its = report.peers.iter().find(|it| it.node == peer);
+        its.map(|it| it.rates).unwrap_or_default()
+    }
+
     /// How often its engine expected something soon, in all.
     pub(crate) fn expected(&self) -> u64 {
         let (says, hears) = channel();
@@ -411,6 +425,7 @@ fn run(
                     engine.inspect(peer, &question);
                     says.send(None).unwrap();
                 }
+                Command::Rates(rates) => engine.set_rates(now, rates),
                 Command::Unspan => engine.unspan(DOMAIN),
                 Command::Leave => engine.leave(now),
                 Command::End => return interface,

@@ -33,7 +33,10 @@ fn counters_are_asked_for_where_node_toml_says_and_nowhere_else() {
     assert!(roof.status()["metrics"].is_null());
     hall.kill();
     let port = free_port();
-    hall.configure(&format!("metrics = {port}"));
+    // Keys go before tables.
+    hall.configure(&format!(
+        "metrics = {port}\nsend_rate = \"7MB/s\"\ntake_rate = \"5MB/s\""
+    ));
     hall.up();
     until("both are linked", || are_linked(&hall, &roof));
     let address = format!("127.0.0.1:{port}");
@@ -75,6 +78,10 @@ fn counters_are_asked_for_where_node_toml_says_and_nowhere_else() {
         format!("portolan_node_peer_in_flight_bytes{{peer=\"{node}\"}} "),
         format!("portolan_node_peer_sent_bytes_total{{peer=\"{node}\"}} "),
         format!("portolan_node_peer_received_bytes_total{{peer=\"{node}\"}} "),
+        format!("portolan_node_peer_send_rate_bytes{{peer=\"{node}\"}} 7000000"),
+        format!("portolan_node_peer_take_rate_bytes{{peer=\"{node}\"}} 5000000"),
+        format!("portolan_node_peer_held_total{{peer=\"{node}\",way=\"send\"}} "),
+        format!("portolan_node_peer_held_total{{peer=\"{node}\",way=\"take\"}} "),
     ] {
         assert!(
             page.lines().any(|it| it.starts_with(&begin)),
@@ -326,4 +333,50 @@ fn what_is_no_file_keeps_no_command_waiting() {
         }
     }
     hall.up();
+}
+
+#[test]
+fn rates_of_peers_are_those_of_node_toml_and_hold_from_a_reload_on() {
+    let (hall, roof) = linked();
+    let none = |rates: &serde_json::Value| {
+        rates["send"].is_null() && rates["take"].is_null() && rates["peer_takes"].is_null()
+    };
+    assert!(none(&hall.status()["peers"][0]["rates"]));
+    // What is wrong is named by its line, and all stays as it was.
+    let path = hall.state.join("node.toml");
+    let before = std::fs::read_to_string(&path).unwrap();
+    let line = before.lines().count() + 1;
+    std::fs::write(
+        &path,
+        format!("{}\nsend_rate = \"fast\"", before.trim_end()),
+    )
+    .unwrap();
+    let error = hall.fails(&["reload"], 2);
+    let wanted = format!("node.toml:{line}: `send_rate` is \"fast\"; it must be \"unlimited\", or");
+    assert!(error.contains(&wanted), "{error}");
+    let limits = "send_rate = \"3MB/s\"\n[[rate]]\nnode = \"roof\"\ntake_rate = \"200kB/s\"";
+    std::fs::write(&path, format!("{}\n{limits}\n", before.trim_end())).unwrap();
+    let said = hall.succeeds(&["reload"]);
+    assert!(!said.contains("rate"), "{said}");
+    until("roof hears what is taken", || {
+        roof.status()["peers"][0]["rates"]["peer_takes"] == 200_000
+    });
+    let rates = hall.status()["peers"][0]["rates"].clone();
+    assert_eq!(
+        (&rates["send"], &rates["take"]),
+        (&3_000_000.into(), &200_000.into())
+    );
+    let text = hall.succeeds(&["status"]);
+    assert!(text.contains("  send rate 3MB/s, held back "), "{text}");
+    assert!(text.contains("take rate 200kB/s, held back "), "{text}");
+    let text = roof.succeeds(&["status"]);
+    assert!(
+        text.contains("  send rate unlimited (it takes 200kB/s), "),
+        "{text}"
+    );
+    std::fs::write(&path, before).unwrap();
+    hall.succeeds(&["reload"]);
+    until("there is no limit any more", || {
+        none(&roof.status()["peers"][0]["rates"]) && none(&hall.status()["peers"][0]["rates"])
+    });
 }

@@ -32,6 +32,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub(crate) struct Region {
     ground: Ground,
     fd: Descriptor,
+}
+
+/// A mapping, and what reserves its addresses: in this order, so that no domain is given addresses that
+/// are still mapped here.
+struct Place {
+    _mapping: Mapping,
     reservation: Descriptor,
 }
 
@@ -41,7 +47,7 @@ pub(crate) struct Ground {
     // Declared before the mapping that it points into; both go together.
     tables: Tables<'static>,
     base: usize,
-    mapping: Arc<Mapping>,
+    place: Arc<Place>,
 }
 
 /// A copy of a region's tables, in a file of the observer's own: a part is there once it was
@@ -183,12 +189,14 @@ impl Region {
         let ground = Ground {
             tables,
             base: mapping.base() as usize,
-            mapping: Arc::new(mapping),
+            place: Arc::new(Place {
+                _mapping: mapping,
+                reservation: Descriptor::new(reservation),
+            }),
         };
         Self {
             ground,
             fd: Descriptor::new(fd),
-            reservation: Descriptor::new(reservation),
         }
     }
 
@@ -207,7 +215,7 @@ impl Region {
     pub(crate) fn own_words(&self, space: u8) -> OwnWords {
         OwnWords {
             row: self.ground.tables.owner_row(space),
-            _mapping: Arc::clone(&self.ground.mapping),
+            _place: Arc::clone(&self.ground.place),
         }
     }
 
@@ -218,7 +226,7 @@ impl Region {
 
     /// The socket that reserves the region's addresses.
     pub(crate) fn reservation(&self) -> &OwnedFd {
-        &self.reservation
+        &self.ground.place.reservation
     }
 
     /// Address of the region in every member.
@@ -395,7 +403,7 @@ impl Ground {
 pub(crate) struct OwnWords {
     // Declared before the mapping that it points into; both go together.
     row: OwnerRow<'static>,
-    _mapping: Arc<Mapping>,
+    _place: Arc<Place>,
 }
 
 impl OwnWords {
@@ -598,4 +606,30 @@ fn channel_over(memory: &[AtomicU64]) -> Result<Channel<'_>, NotAChannel> {
     let entries =
         unsafe { core::slice::from_raw_parts(entries.as_ptr().cast::<ReaderEntry>(), count) };
     Channel::open(head, entries, words)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use portolan_sys::socket::{self, Address, abstract_names};
+
+    #[test]
+    fn addresses_are_reserved_for_as_long_as_anything_keeps_them_mapped() {
+        let geometry = Geometry::new(64 << 20).unwrap();
+        let len = usize::try_from(geometry.len).unwrap();
+        let file = memory::create("portolan-test", geometry.len).unwrap();
+        let mapping = Mapping::shared_anywhere(&file, len).unwrap();
+        let socket = socket::unbound().unwrap();
+        let name = format!("portolan-test-reserves-{}", std::process::id()).into_bytes();
+        socket::reserve(&socket, &Address::Abstract(name.clone())).unwrap();
+        let is_reserved = || abstract_names().unwrap().contains(&name);
+        let region = Region::new(file, mapping, geometry, socket);
+        let (words, ground) = (region.own_words(1), region.ground().clone());
+        drop(region);
+        assert!(is_reserved());
+        drop(words);
+        assert!(is_reserved());
+        drop(ground);
+        assert!(!is_reserved());
+    }
 }

@@ -41,6 +41,8 @@ pub(super) struct Connection {
     pub(super) stated: usize,
     /// It says which members the node knows.
     pub(super) tell: bool,
+    /// It says how many bytes a second are taken from the peer; 0 is as many as come.
+    pub(super) takes: Option<u64>,
     /// It says this, and then nothing.
     pub(super) bye: Option<ByeReason>,
     is_bye_sent: bool,
@@ -66,6 +68,7 @@ impl Connection {
             located: None,
             stated: 0,
             tell: false,
+            takes: None,
             bye: None,
             is_bye_sent: false,
         }
@@ -101,6 +104,11 @@ impl Connection {
             flags: RecordFlags::OPTIONAL,
             ..sent
         };
+        if self.met
+            && let Some(bytes) = self.takes.take()
+        {
+            return Some(Record::Rate { bytes }.with(sent));
+        }
         if self.met
             && let Some(request) = self.renew.take()
         {

@@ -6,6 +6,7 @@ use super::association::Context;
 use super::clock::{ClockOffset, Exchange};
 use super::connection::{Connection, agreed, own_part};
 use super::machine::{Node, Peer, context};
+use super::rate::{Intake, Pace};
 use super::types::{Authenticated, ConnectionId, Event, Home, Wall};
 use super::violation::{Over, Violation};
 use crate::Time;
@@ -37,6 +38,8 @@ impl<P: Clone> Node<P> {
                 heard: now,
                 is_unreachable: false,
                 questions: Questions::default(),
+                pace: Pace::default(),
+                intake: Intake::default(),
             }
         });
         let count = |most: usize| u32::try_from(most).unwrap_or(u32::MAX);
@@ -87,6 +90,7 @@ impl<P: Clone> Node<P> {
         };
         if peer.connection == Some(id) {
             peer.connection = None;
+            peer.pace.cut();
             let mut cx = context!(self, now);
             if let Some(association) = &mut peer.association {
                 association.cut(&mut cx);
@@ -124,6 +128,7 @@ impl<P: Clone> Node<P> {
         };
         peer.is_unreachable = false;
         let connection = peer.connection.take();
+        peer.pace.cut();
         let mut cx = context!(self, now);
         if let Some(association) = peer.association.take() {
             let serial = association.serial;
@@ -269,6 +274,12 @@ impl<P: Clone> Node<P> {
                 let answer = answer.to_vec();
                 if let Some(peer) = self.carries_for(id) {
                     self.events.push_back(Event::Inspected { peer, answer });
+                }
+                Ok(())
+            }
+            Some(Record::Rate { bytes }) => {
+                if let Some(peer) = self.carries_for(id) {
+                    self.takes_said(now, peer, bytes);
                 }
                 Ok(())
             }
@@ -469,12 +480,14 @@ impl<P: Clone> Node<P> {
         peer.connection = Some(id);
         peer.heard = now;
         theirs.name.clone_into(&mut peer.name);
+        let takes = peer.intake.said();
         if let Some(association) = &mut peer.association {
             association.resume();
         }
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.met = true;
             connection.resuming = true;
+            connection.takes = takes;
             connection.tell = !self.members.is_empty();
         }
         Ok(())
@@ -588,7 +601,8 @@ impl<P: Clone> Node<P> {
             let silent = peer.heard.after(settings.silent_after);
             let silent = (!peer.is_unreachable).then_some(silent);
             let dead = settings.dead_after.map(|after| peer.heard.after(after));
-            [silent, dead, association.next_timeout()]
+            let waits = peer.pace.wake_at();
+            [silent, dead, waits, association.next_timeout()]
                 .into_iter()
                 .flatten()
                 .min()
@@ -624,6 +638,7 @@ impl<P: Clone> Node<P> {
             let Some(association) = &mut peer.association else {
                 continue;
             };
+            peer.pace.timeout(now);
             let mut cx = context!(self, now);
             association.timeout(&mut cx);
             if settings
@@ -708,6 +723,7 @@ fn carried_record<P: Clone>(
         | Record::Statement(_)
         | Record::Inspect(_)
         | Record::Inspected(_)
+        | Record::Rate { .. }
         | Record::WhereIs { .. }
         | Record::IsAt { .. }
         | Record::Members(_) => Ok(()),

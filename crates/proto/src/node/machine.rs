@@ -8,6 +8,7 @@ use super::connection::Connection;
 use super::fault::Planted;
 use super::keys::{self, Key};
 use super::port::{Budget, Port};
+use super::rate::{By, Intake, Pace};
 use super::types::{
     Answer, BorrowKey, ConnectionId, DomainKey, Event, FlowKey, Home, Message, OutFragment,
     OutRecord, Place, PortKey, PortSettings, RequestKey, Settings, Wall,
@@ -41,6 +42,9 @@ pub(super) struct Peer<P> {
     pub(super) is_unreachable: bool,
     /// Which ports it is asked for.
     pub(super) questions: Questions,
+    /// How fast things go to it, and are taken from it.
+    pub(super) pace: Pace,
+    pub(super) intake: Intake,
 }
 
 /// A node, without clock, sockets and randomness; see the [module](super).
@@ -432,10 +436,10 @@ impl<P: Clone> Node<P> {
         let clock = self.settings.clock(now);
         let own = connection.next_record(now, clock, &self.members);
         let own = own.or_else(|| connection.next_statement(&self.statements));
+        let peer = self.peers.get_mut(&connection.with.node)?;
         let record = match own {
             Some(bytes) => Some(bytes),
             None if connection.carries() => {
-                let peer = self.peers.get_mut(&connection.with.node)?;
                 let association = peer.association.as_mut()?;
                 if peer.connection != Some(id) {
                     return None;
@@ -446,7 +450,10 @@ impl<P: Clone> Node<P> {
                     Some(resumed_record())
                 } else if connection.resumed {
                     let mut cx = context!(self, now);
-                    let record = association.next_record(&mut cx)?;
+                    let record = association.next_record(&mut cx, &mut peer.pace);
+                    let bytes = record.as_ref().map_or(0, OutRecord::length);
+                    peer.pace.goes(now, By::Records, bytes);
+                    let record = record?;
                     association.ride();
                     connection.has_said(now);
                     return Some(record);
@@ -457,6 +464,7 @@ impl<P: Clone> Node<P> {
             None => None,
         };
         let bytes = record?;
+        peer.pace.goes(now, By::Records, bytes.len());
         connection.has_said(now);
         let payload = None;
         Some(OutRecord { bytes, payload })
@@ -469,7 +477,11 @@ impl<P: Clone> Node<P> {
         if !connection.carries() || !connection.resumed || peer.connection != Some(id) {
             return None;
         }
-        let fragment = peer.association.as_mut()?.next_fragment(now)?;
+        let association = peer.association.as_mut()?;
+        let fragment = association.next_fragment(now, &mut peer.pace);
+        let bytes = fragment.as_ref().map_or(0, OutFragment::length);
+        peer.pace.goes(now, By::Fragments, bytes);
+        let fragment = fragment?;
         connection.has_said(now);
         Some(fragment)
     }

@@ -14,7 +14,8 @@
 //! | a fragment's head has come | [`Node::fragment`] | read the bytes to the [`Place`]; [`Node::fragment_received`] or [`Node::opened`] |
 //! | a connection can be written to | [`Node::poll_record`], [`Node::poll_fragment`], until both give nothing | write head, record, and the payload's range, from where it lies |
 //! | after each call | [`Node::poll_event`], until it gives nothing | do what the [`Event`] says |
-//! | the time of [`Node::next_timeout`] has come | [`Node::timeout`] | |
+//! | the time of [`Node::next_timeout`] has come | [`Node::timeout`] | look what can be written |
+//! | before a connection is read, and behind it | [`Node::may_take`], [`Node::took`] | read no more than that, or nothing until then |
 //! | a receiver has freed slots | [`Node::room`] | |
 //! | a proxy port has a message | [`Node::send`], [`Node::request`] | [`Unsent::Full`]: leave the rest in the proxy port until [`Event::Writable`] |
 //! | the message has a right | [`Node::give`], and keep the right until its request has ended | put what it returns into the message |
@@ -124,7 +125,8 @@
 //! | messages that a flow has taken and not sent | 4; all others stay in the proxy port |
 //! | messages under way of a flow without credit | 4 |
 //! | bytes in flight on a link | [`Settings::window_at_first`], growing to twice rate times round trip, to [`Settings::window_at_most`] |
-//! | payload with a record; of a fragment | 16 KiB; 256 KiB |
+//! | payload with a record; of a fragment | 16 KiB; 256 KiB, less at a rate |
+//! | bytes a second to a peer, and from it | [`Node::set_rates`] (the module `rate`, D1 to D4) |
 //! | payload that is sent unasked | a quarter of the window; a longer one is announced |
 //! | delay of an acknowledgement that goes with the next record | [`ACKNOWLEDGE_WITHIN`], 20 times that where nothing is likely to wait for it; 64 KiB |
 //!
@@ -195,6 +197,7 @@ mod keys;
 mod machine;
 mod moving;
 mod port;
+mod rate;
 mod saved;
 mod types;
 mod view;
@@ -206,6 +209,7 @@ pub use fair_queue::FairQueue;
 #[doc(hidden)]
 pub use fault::Fault;
 pub use machine::Node;
+pub use rate::{RateView, Rates};
 pub use saved::{Coded, Damaged, Hex, SavedNode, Unsaved, coded};
 pub use types::{
     ACKNOWLEDGE_WITHIN, Answer, Authenticated, BorrowKey, ConnectionId, Delivery, Destination,

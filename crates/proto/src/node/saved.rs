@@ -14,6 +14,7 @@ use super::association::{Association, Context, SavedAssociation};
 use super::borrow::Borrow;
 use super::machine::{Node, Peer, context};
 use super::port::{Port, Stay};
+use super::rate::{Intake, Pace};
 use super::types::{
     BorrowKey, DomainKey, FlowKey, Given, Leads, Message, PortKey, PortSettings, RequestKey,
     Settings, Urgency,
@@ -508,6 +509,9 @@ impl<P: Clone> Node<P> {
             proposal: saved.proposal,
             association,
             connection: None,
+            // It is told the rates once it is connected again.
+            pace: Pace::default(),
+            intake: Intake::default(),
             heard: Time(now.0.saturating_sub(saved.silent)),
             is_unreachable: saved.is_unreachable,
             questions: super::asking::Questions::default(),

@@ -86,6 +86,11 @@ impl Bulk {
         None
     }
 
+    /// A turn was not used.
+    pub(super) fn give_back(&mut self, turn: BulkTurn) {
+        self.turns.push_front(turn);
+    }
+
     /// A turn comes again, behind all others, if there is more to send.
     pub(super) fn again(&mut self, turn: BulkTurn, has_more: bool) {
         let is_there = match turn {

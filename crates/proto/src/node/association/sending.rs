@@ -2,6 +2,7 @@
 
 use super::super::fault::Fault;
 use super::super::flow::{Kept, May, Way};
+use super::super::rate::{By, Pace};
 use super::super::types::{Answer, Event, Message, OutRecord};
 use super::super::violation::{Refused, Unsent, Violation};
 use super::transfers::Subject;
@@ -20,7 +21,7 @@ enum Took<P> {
     Transfer,
     /// Nothing may be sent now.
     Nothing,
-    /// It has to wait until less is in flight.
+    /// It has to wait until less is in flight, or for the rate.
     Blocked,
 }
 
@@ -75,6 +76,7 @@ impl<P: Clone> Association<P> {
     pub(in super::super) fn next_record(
         &mut self,
         cx: &mut Context<'_, P>,
+        pace: &mut Pace,
     ) -> Option<OutRecord<P>> {
         if let Some(bytes) = self.next_control() {
             let payload = None;
@@ -98,8 +100,8 @@ impl<P: Clone> Association<P> {
         }
         while let Some(turn) = self.ready.pop() {
             let took = match turn {
-                Turn::Flow(flow) => self.flow_turn(cx, flow),
-                Turn::Answers => self.answers_turn(cx.now),
+                Turn::Flow(flow) => self.flow_turn(cx, pace, flow),
+                Turn::Answers => self.answers_turn(cx.now, pace),
             };
             match took {
                 Took::Record(record) => {
@@ -133,7 +135,7 @@ impl<P: Clone> Association<P> {
     }
 
     /// Sends the next message of a flow: as a record, as a transfer, or its announcement.
-    fn flow_turn(&mut self, cx: &mut Context<'_, P>, flow: u32) -> Took<P> {
+    fn flow_turn(&mut self, cx: &mut Context<'_, P>, pace: &mut Pace, flow: u32) -> Took<P> {
         let key = self.flow_key(flow);
         let waits = self.stops_and_waits();
         let Some(sending) = self.sending.get_mut(&flow) else {
@@ -153,6 +155,10 @@ impl<P: Clone> Association<P> {
         // A probe is short; what is longer asks first.
         let announced = self.is_announced(bytes) || (may == May::Probe && bytes > INLINE);
         if !announced && !self.has_room(cost) {
+            return Took::Blocked;
+        }
+        // Of a transfer nothing goes yet.
+        if (announced || bytes <= INLINE) && !pace.may_go(cx.now, By::Records) {
             return Took::Blocked;
         }
         let probe = if may == May::Probe {
@@ -229,7 +235,7 @@ impl<P: Clone> Association<P> {
     }
 
     /// Sends the next answer, in one of the three ways.
-    fn answers_turn(&mut self, now: Time) -> Took<P> {
+    fn answers_turn(&mut self, now: Time, pace: &mut Pace) -> Took<P> {
         let Some(request) = self.to_answer.front().copied() else {
             return Took::Nothing;
         };
@@ -247,6 +253,9 @@ impl<P: Clone> Association<P> {
         };
         let announced = self.is_announced(bytes);
         if !announced && !self.has_room(cost) {
+            return Took::Blocked;
+        }
+        if (announced || bytes <= INLINE) && !pace.may_go(now, By::Records) {
             return Took::Blocked;
         }
         let sent = Sent {

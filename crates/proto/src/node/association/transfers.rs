@@ -3,6 +3,7 @@
 use super::super::fault::Fault;
 use super::super::flow::{Arrived, Held, Way};
 use super::super::port::TransferKey;
+use super::super::rate::{By, Pace};
 use super::super::types::{Destination, DomainKey, Home, OutFragment, Place};
 use super::super::violation::Violation;
 use super::{Association, Context, Inward};
@@ -166,7 +167,11 @@ impl<P: Clone> Association<P> {
     }
 
     /// The next fragment.
-    pub(in super::super) fn next_fragment(&mut self, now: crate::Time) -> Option<OutFragment<P>> {
+    pub(in super::super) fn next_fragment(
+        &mut self,
+        now: crate::Time,
+        pace: &mut Pace,
+    ) -> Option<OutFragment<P>> {
         if let Some(transfer) = self.aborts.pop_front() {
             return Some(OutFragment {
                 head: FragmentHead {
@@ -184,7 +189,11 @@ impl<P: Clone> Association<P> {
                 continue;
             };
             let subject = out.subject;
-            let fragment = self.fragment_of(now, transfer);
+            if !pace.may_go(now, By::Fragments) {
+                self.bulk.give_back(turn);
+                return None;
+            }
+            let fragment = self.fragment_of(now, transfer, pace.fragment());
             let out = self.out.get(&transfer);
             let has_more = fragment.is_some() && out.is_some_and(|out| out.offset < out.total);
             if !has_more {
@@ -199,7 +208,12 @@ impl<P: Clone> Association<P> {
     }
 
     /// The next fragment of a transfer: the record that opens it, or bytes.
-    fn fragment_of(&mut self, now: crate::Time, transfer: u32) -> Option<OutFragment<P>> {
+    fn fragment_of(
+        &mut self,
+        now: crate::Time,
+        transfer: u32,
+        most: u64,
+    ) -> Option<OutFragment<P>> {
         let out = self.out.get(&transfer)?;
         let (subject, flags) = (out.subject, out.flags);
         if !out.is_opened {
@@ -225,7 +239,7 @@ impl<P: Clone> Association<P> {
         let payload = self.payload_of(subject)?;
         let out = self.out.get_mut(&transfer)?;
         let (transfer, offset) = (out.number, out.offset);
-        let bytes = (out.total - offset).min(u64::from(MAX_FRAGMENT));
+        let bytes = (out.total - offset).min(most);
         out.offset += bytes;
         Some(OutFragment {
             head: FragmentHead {

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use super::On;
+use super::{On, is_named};
 use crate::bell::FutexFd;
 use crate::process::{Ready, poll};
 use crate::watch::Timer;
@@ -42,8 +42,7 @@ impl Bells {
         on: &[(u64, On<'_>)],
         deadline: Option<Instant>,
     ) -> io::Result<Vec<u64>> {
-        let is_named = |key: &u64| on.iter().any(|(named, _)| named == key);
-        self.words.retain(|key, _| is_named(key));
+        self.words.retain(|key, _| is_named(on, *key));
         for (key, what) in on {
             let On::Word(word, value) = what else {
                 continue;

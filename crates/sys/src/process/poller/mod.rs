@@ -190,6 +190,11 @@ impl Drop for Poller {
     }
 }
 
+/// Whether a key is named: what is not is forgotten by the next call.
+fn is_named(on: &[(u64, On<'_>)], key: u64) -> bool {
+    on.iter().any(|(named, _)| *named == key)
+}
+
 #[cfg(test)]
 mod tests {
     use std::io::Read as _;

@@ -9,8 +9,8 @@ use std::time::Instant;
 use io_uring::types::{Fd, SubmitArgs, TimeoutFlags, Timespec};
 use io_uring::{IoUring, Probe, opcode, squeue};
 
-use super::On;
 use super::looks::Looks;
+use super::{On, is_named};
 use crate::bell::wait_entry;
 use crate::time;
 
@@ -181,15 +181,14 @@ impl Ring {
 
     /// Calls off what is not named any more.
     fn let_go(&mut self, on: &[(u64, On<'_>)]) -> io::Result<()> {
-        let is_named = |key: &u64| on.iter().any(|(named, _)| named == key);
-        self.fired.retain(is_named);
+        self.fired.retain(|key| is_named(on, *key));
         let named = on.iter().filter(|(key, _)| self.armed.contains_key(key));
         if named.count() == self.armed.len() {
             return Ok(());
         }
         let all = self.armed.iter();
         let gone: Vec<(u64, u64)> = all
-            .filter(|(key, _)| !is_named(key))
+            .filter(|(key, _)| !is_named(on, **key))
             .map(|(key, number)| (*key, *number))
             .collect();
         for (key, number) in gone {
