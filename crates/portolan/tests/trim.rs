@@ -66,3 +66,32 @@ fn what_would_not_be_enough_is_not_given_back() {
     assert_eq!(taken(), 8 * CHUNK as u64);
     drop((held, long));
 }
+
+/// Page faults of this thread so far that no disk was asked for.
+fn faults() -> u64 {
+    let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
+    let (_, behind_name) = stat.rsplit_once(')').unwrap();
+    behind_name
+        .split_whitespace()
+        .nth(7)
+        .unwrap()
+        .parse()
+        .unwrap()
+}
+
+/// In huge pages or small ones: who writes it waits for no page of it.
+#[test]
+fn what_is_taken_from_the_system_is_all_there_and_empty() {
+    const BYTES: usize = 6 << 20;
+    let domain = Domain::private().unwrap();
+    for _ in 0..3 {
+        let mut extent = domain.allocate(BYTES).unwrap();
+        let before = faults();
+        assert!(extent.iter().all(|byte| *byte == 0));
+        extent.fill(7);
+        let faults = faults() - before;
+        assert!(faults < 100, "{faults} faults of {} pages", BYTES / 4096);
+        drop(extent);
+        assert_eq!(domain.trim().unwrap(), BYTES as u64);
+    }
+}

@@ -119,7 +119,7 @@ impl Plan {
     fn steps(&self, pinnings: usize) -> usize {
         let pairs = Over::ALL.len();
         let trips = pinnings * self.trips.slices * (1 + pairs);
-        let streams = self.sizes.len() * self.streams.slices * (2 + pairs);
+        let streams = self.sizes.len() * self.streams.slices * (3 + pairs);
         let rights = (pairs - 1) * self.trips.slices * rights::LANES;
         trips + rights + streams + 4 + 2 * self.longs + 1 + 2
     }

@@ -1,5 +1,8 @@
 //! Streams of large messages whose bytes nobody touches, beside the same system calls without
 //! nodes, and beside a bare rustls stream.
+//!
+//! All memory of what is compared is there before it is measured, but for what the receiving node
+//! takes; that comes in the first slice, which is not counted.
 
 use std::io::{IoSlice, Write as _};
 use std::net::TcpStream;
@@ -32,6 +35,9 @@ const TLS: Budget = Budget::new(
     Some(0.95),
 );
 
+/// The bare stream of messages each of which has memory of its own.
+const APART: &str = "sendmsg and readv, each message apart";
+
 /// How long a sender without memory waits before it looks for some again, at first and at the most.
 /// Each look goes through all chunks of the domain, on the processor on which its node sends.
 const PAUSE: [Duration; 2] = [Duration::from_micros(50), Duration::from_millis(1)];
@@ -51,6 +57,20 @@ pub(super) fn allocate(domain: &Domain, bytes: usize) -> Result<Extent> {
             Err(error) => return Err(CliError::library("allocating a message")(error)),
         }
     }
+}
+
+/// Has a domain take the memory of so many messages from the system, as the bare stream's is there
+/// before it is measured. Messages of another size before have left it cut otherwise.
+fn have_memory(domain: &Domain, bytes: usize, messages: u64) -> Result<()> {
+    let mut extents = Vec::new();
+    for _ in 0..messages {
+        match domain.allocate(bytes) {
+            Ok(extent) => extents.push(extent),
+            Err(AllocateError::OutOfPages { .. }) => break,
+            Err(error) => return Err(CliError::library("allocating messages")(error)),
+        }
+    }
+    Ok(())
 }
 
 /// Sends a message with an extent, untouched.
@@ -91,19 +111,33 @@ pub(super) struct Bare {
     server: Server,
     memory: Extent,
     _domain: Domain,
+    /// How often all of its memory makes a lot of so many messages.
+    times: u64,
     lot: u64,
 }
 
 impl Bare {
+    /// Of messages that all lie in the same memory.
     pub(super) fn new(cpu: usize, bytes: u64, lot: u64) -> Result<Self> {
+        Self::of(cpu, bytes, bytes, lot)
+    }
+
+    /// Of messages each of which has memory of its own, as they have between nodes: it is its sender's
+    /// again when the message has arrived.
+    fn apart(cpu: usize, bytes: u64, lot: u64) -> Result<Self> {
+        Self::of(cpu, bytes, bytes * lot, lot)
+    }
+
+    fn of(cpu: usize, bytes: u64, memory: u64, lot: u64) -> Result<Self> {
         let server = Server::start(&Brief::SinkTcp { bytes })?;
         pin(server.id(), cpu)?;
-        let (domain, memory) = server::memory(bytes)?;
+        let (domain, extent) = server::memory(memory)?;
         Ok(Self {
             stream: server.connect()?,
             server,
-            memory,
+            memory: extent,
             _domain: domain,
+            times: bytes * lot / memory,
             lot,
         })
     }
@@ -142,7 +176,7 @@ fn whole(stream: &TcpStream, mut part: &[u8], mut head: &[u8]) -> std::io::Resul
 impl Lane for Bare {
     fn slice(&mut self, _: Duration, sampler: &mut Sampler) -> Result<()> {
         let begun = Instant::now();
-        self.send(self.lot)?;
+        self.send(self.times)?;
         sampler.typical(begun.elapsed(), self.lot);
         Ok(())
     }
@@ -205,28 +239,37 @@ pub(super) fn measure(
         let lot = (plan.lot / bytes).max(2);
         (rustls.bytes, rustls.lot) = (bytes, lot);
         let mut bare = Bare::new(pinning.far, bytes, lot)?;
+        let mut apart = Bare::apart(pinning.far, bytes, lot)?;
         let mut streams = Vec::new();
         for pair in pairs {
             pinning.pin(pair)?;
             let (server, right) = pair.serve(|domain, port| Brief::Sink { domain, port })?;
             pin(server.id(), pinning.far)?;
+            let (domain, bytes) = (
+                &pair.domains[0],
+                usize::try_from(bytes).unwrap_or(usize::MAX),
+            );
+            have_memory(domain, bytes, lot)?;
             streams.push(Stream {
-                domain: &pair.domains[0],
+                domain,
                 right,
                 server,
-                bytes: usize::try_from(bytes).unwrap_or(usize::MAX),
+                bytes,
                 lot,
             });
         }
-        let mut all: Vec<&mut dyn Lane> = vec![&mut bare, &mut rustls];
+        let mut all: Vec<&mut dyn Lane> = vec![&mut bare, &mut apart, &mut rustls];
         all.extend(streams.iter_mut().map(|stream| stream as &mut dyn Lane));
         let measured = lanes::measure(&mut all, plan.effort, progress)?;
-        let [bare, rustls, nodes @ ..] = &measured[..] else {
+        let [bare, apart, rustls, nodes @ ..] = &measured[..] else {
             continue;
         };
         let asleep = |row: Row| row.waiting("asleep", pinning.name());
         let unit = Unit::Rate { bytes };
         rows.push(asleep(Row::of(&case, "sendmsg and readv", unit, bare)));
+        let row = asleep(Row::of(&case, APART, unit, apart));
+        let to_bare = apart.to(bare).map(super::lanes::Ratio::inverse);
+        rows.push(row.against("sendmsg and readv", to_bare, None));
         rows.push(asleep(Row::of(&case, "rustls stream", unit, rustls)));
         for (pair, measured) in pairs.iter().zip(nodes) {
             let row = asleep(Row::of(&case, pair.over.name(), unit, measured));

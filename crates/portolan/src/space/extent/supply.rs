@@ -318,14 +318,17 @@ fn populate(member: &Member, first: usize, count: usize) -> bool {
         }
         let page = Chunks::first_page(index);
         let (address, offset) = (member.region.address(page), member.region.offset(page));
-        if memory::allocate(member.region.fd(), offset, CHUNK as u64).is_err() {
-            return false;
-        }
+        let allocate = |len| memory::allocate(member.region.fd(), offset, len as u64);
         let huge = large
             && match &member.guard {
-                Some(guard) => guard.collapse(page),
-                None => memory::collapse_quickly(address, CHUNK),
+                Some(guard) => allocate(CHUNK).is_ok() && guard.collapse(page),
+                // One small page is enough for the kernel to make a huge one of the hole. Of a chunk
+                // of small ones it would zero each, and copy each.
+                None => allocate(PAGE).is_ok() && memory::collapse_quickly(address, CHUNK),
             };
+        if !huge && allocate(CHUNK).is_err() {
+            return false;
+        }
         if member.guard.is_none() {
             // Map them here and now; a failure only means a fault later.
             let _ = memory::populate_write(address, CHUNK);
