@@ -11,11 +11,11 @@
 //!   of it is left.
 //! - **L2** The command begins when all nodes are linked with one another.
 
+mod addresses;
 mod network;
 mod place;
 
 use std::ffi::OsString;
-use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
@@ -27,6 +27,7 @@ use crate::up::{self, PeerState};
 use crate::{NodeError, Result};
 use portolan_sys::process::poll;
 
+pub use addresses::free_addresses;
 use network::Network;
 use place::Place;
 
@@ -94,20 +95,12 @@ impl Lab {
             places: Vec::new(),
             network,
         };
-        // All at once, so that no two are given one port.
-        let mut listeners = Vec::new();
-        for at in 1..=plan.nodes {
-            let address = match &lab.network {
-                Some(network) => network.address(at),
-                None => {
-                    let free = TcpListener::bind(("127.0.0.1", 0));
-                    let failed = || NodeError::system("cannot find a free port");
-                    let listener = free.map_err(failed())?;
-                    let address = listener.local_addr().map_err(failed())?;
-                    listeners.push(listener);
-                    address
-                }
-            };
+        let addresses = match &lab.network {
+            Some(network) => (1..=plan.nodes).map(|at| network.address(at)).collect(),
+            None => free_addresses(plan.nodes.into())
+                .map_err(NodeError::system("cannot find a free port"))?,
+        };
+        for (at, address) in (1..).zip(addresses) {
             let namespace = lab.network.as_ref().map(|network| network.namespace(at));
             // In a namespace a domain has its own name; side by side each node has its own domain.
             let local = match namespace {
@@ -118,7 +111,6 @@ impl Lab {
             lab.places
                 .push(Place::new(at, address, local, namespace, &state)?);
         }
-        drop(listeners);
         Ok(lab)
     }
 

@@ -8,6 +8,7 @@ use super::super::{DOMAIN, Plan, Report, Shape, node_name};
 use super::{Coordinator, Found, Place, disturb};
 use crate::marks::MARKS;
 use portolan_node::authority::{self, Authority};
+use portolan_node::lab::free_addresses;
 use portolan_node::state::State;
 use portolan_node::up::{self, Ask, PeerState, SpanState, Status};
 use portolan_node::{invitations, join};
@@ -16,7 +17,7 @@ use portolan_transport::{Address, Moment};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
@@ -153,13 +154,6 @@ pub(super) fn is_well(status: Option<&Status>, peers: usize) -> bool {
         let spans = &status.spans;
         up.count() == peers && spans.iter().all(|span| span.state == SpanState::Up)
     })
-}
-
-/// Addresses that no socket has. All are taken at once, so that no two are one.
-fn free_addresses(count: usize) -> io::Result<Vec<SocketAddr>> {
-    let listeners = (0..count).map(|_| TcpListener::bind(("127.0.0.1", 0)));
-    let listeners: Vec<TcpListener> = listeners.collect::<io::Result<_>>()?;
-    listeners.iter().map(TcpListener::local_addr).collect()
 }
 
 fn today() -> Moment {
