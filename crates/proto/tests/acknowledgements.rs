@@ -1,5 +1,7 @@
 //! Acknowledgements go with the next record, alone after a short while, and hold up nothing.
 
+mod wire;
+
 use portolan_abi::node::{NodeId, PortId, Record};
 use portolan_proto::Time;
 use portolan_proto::node::{
@@ -7,6 +9,7 @@ use portolan_proto::node::{
     Event, FlowKey, Home, Message, Node, Outcome, PortKey, PortSettings, RequestKey, Settings,
 };
 use std::time::Duration;
+use wire::bytes_of;
 
 const IDS: [NodeId; 2] = [NodeId([1; 16]), NodeId([2; 16])];
 const DOMAIN: DomainKey = DomainKey(1);
@@ -104,9 +107,7 @@ impl Pair {
     fn turn(&mut self, at: usize) -> Vec<String> {
         let mut names = Vec::new();
         while let Some(record) = self.nodes[at].poll_record(self.now, self.wire) {
-            let mut bytes = record.bytes;
-            let payload = record.payload.map_or(0, |(_, length)| length);
-            bytes.resize(bytes.len() + usize::try_from(payload).unwrap(), 0);
+            let bytes = bytes_of(record);
             let read = format!("{:?}", Record::decode(&bytes).unwrap().1.unwrap());
             let name = read.split([' ', '(', '{']).next().unwrap();
             names.push(name.to_owned());

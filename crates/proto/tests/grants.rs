@@ -1,11 +1,14 @@
 //! Grants of transfers come free, whatever of a flow was on its way when it was told to wait.
 
+mod wire;
+
 use portolan_abi::node::{NodeId, PortId};
 use portolan_proto::Time;
 use portolan_proto::node::{
     Authenticated, ConnectionId, Delivery, Destination, DomainKey, Event, FlowKey, Home, Message,
-    Node, Place, PortKey, PortSettings, Settings,
+    Node, PortKey, PortSettings, Settings,
 };
+use wire::take_fragment;
 
 const IDS: [NodeId; 2] = [NodeId([1; 16]), NodeId([2; 16])];
 const DOMAIN: DomainKey = DomainKey(1);
@@ -122,13 +125,8 @@ impl Pair {
         let mut any = false;
         while let Some(fragment) = self.nodes[ROOF].poll_fragment(NOW, WIRE) {
             any = true;
-            let head = fragment.head.encode();
             let (hall, home) = (&mut self.nodes[HALL], &mut self.machines[HALL]);
-            match hall.fragment(NOW, WIRE, &head).1 {
-                Place::Record => hall.opened(NOW, WIRE, &head, &fragment.record, home),
-                Place::Into(..) => hall.fragment_received(NOW, WIRE, &head, home),
-                Place::Discard => {}
-            }
+            take_fragment(hall, (NOW, WIRE), &fragment, home);
         }
         any
     }

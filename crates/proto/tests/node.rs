@@ -1,13 +1,16 @@
 //! Two nodes, step by step: greetings, silence, certificates, credit, long messages, requests.
 
-use portolan_abi::node::{ByeReason, FragmentHead, NodeId, PortId, Record, Sent};
+mod wire;
+
+use portolan_abi::node::{ByeReason, NodeId, PortId, Record, Sent};
 use portolan_proto::Time;
 use portolan_proto::node::{
     ACKNOWLEDGE_WITHIN, Answer, Authenticated, ConnectionId, Delivery, Destination, DomainKey,
-    Event, FlowKey, Home, Message, Node, Outcome, Over, Place, PortKey, PortSettings, Settings,
-    Unsent, Violation, Wall,
+    Event, FlowKey, Home, Message, Node, Outcome, Over, PortKey, PortSettings, Settings, Unsent,
+    Violation, Wall,
 };
 use std::time::Duration;
+use wire::{bytes_of, take_fragment};
 
 const HALL: NodeId = NodeId([1; 16]);
 const ROOF: NodeId = NodeId([2; 16]);
@@ -115,25 +118,12 @@ impl Pair {
         let now = self.now;
         let there = 1 - at;
         if let Some(record) = self.nodes[at].poll_record(now, wire) {
-            let mut bytes = record.bytes;
-            let payload = record.payload.map_or(0, |(_, length)| length);
-            bytes.resize(bytes.len() + usize::try_from(payload).unwrap(), 0);
+            let bytes = bytes_of(record);
             self.nodes[there].receive(now, wire, &bytes, &mut self.machines[there]);
         } else if let Some(fragment) = self.nodes[at].poll_fragment(now, wire) {
-            let head = fragment.head.encode();
-            assert_eq!(head.len(), FragmentHead::BYTES);
             self.fragments += u64::from(fragment.head.length);
-            match self.nodes[there].fragment(now, wire, &head).1 {
-                Place::Record => {
-                    let (node, home) = (&mut self.nodes[there], &mut self.machines[there]);
-                    node.opened(now, wire, &head, &fragment.record, home);
-                }
-                Place::Into(..) => {
-                    let (node, home) = (&mut self.nodes[there], &mut self.machines[there]);
-                    node.fragment_received(now, wire, &head, home);
-                }
-                Place::Discard => {}
-            }
+            let (node, home) = (&mut self.nodes[there], &mut self.machines[there]);
+            take_fragment(node, (now, wire), &fragment, home);
         } else {
             return false;
         }

@@ -1,5 +1,7 @@
 //! Bytes a second to a peer and from it, in virtual time.
 
+mod wire;
+
 use portolan_abi::node::{FragmentHead, NodeId, PortId, RecordHead, RecordKind};
 use portolan_proto::Time;
 use portolan_proto::node::{
@@ -8,6 +10,7 @@ use portolan_proto::node::{
 };
 use std::collections::VecDeque;
 use std::time::Duration;
+use wire::bytes_of;
 
 const HALL: NodeId = NodeId([1; 16]);
 const ROOF: NodeId = NodeId([2; 16]);
@@ -140,9 +143,7 @@ impl Pair {
         let mut any = false;
         while let Some(record) = self.nodes[at].poll_record(self.now, WIRE) {
             any = true;
-            let mut bytes = record.bytes;
-            let payload = record.payload.map_or(0, |(_, length)| length);
-            bytes.resize(bytes.len() + usize::try_from(payload).unwrap(), 0);
+            let bytes = bytes_of(record);
             self.sent[at] += bytes.len() as u64;
             let kind = RecordHead::decode(&bytes[..RecordHead::BYTES])
                 .unwrap()

@@ -1,14 +1,17 @@
 //! Rights in messages between three nodes, step by step: what a giver may say wrongly, what is given
 //! back, and what goes over no connection that proves nothing.
 
+mod wire;
+
 use portolan_abi::node::{NodeId, PortId};
 use portolan_proto::Time;
 use portolan_proto::node::{
     ACKNOWLEDGE_WITHIN, Answer, Authenticated, ConnectionId, Delivery, Destination, DomainKey,
-    Event, FlowKey, Gift, Given, Home, Leads, Message, Node, Outcome, Place, PortKey, PortSettings,
+    Event, FlowKey, Gift, Given, Home, Leads, Message, Node, Outcome, PortKey, PortSettings,
     RequestKey, Settings, Unsent,
 };
 use std::time::Duration;
+use wire::{bytes_of, take_fragment};
 
 const NOW: Time = Time(1 << 20);
 const DOMAIN: DomainKey = DomainKey(1);
@@ -122,20 +125,13 @@ impl Three {
         let mut any = false;
         while let Some(record) = self.nodes[here].poll_record(self.now, wire) {
             any = true;
-            let mut bytes = record.bytes;
-            let payload = record.payload.map_or(0, |(_, length)| length);
-            bytes.resize(bytes.len() + usize::try_from(payload).unwrap(), 0);
+            let bytes = bytes_of(record);
             self.nodes[there].receive(self.now, wire, &bytes, &mut self.machines[there]);
         }
         while let Some(fragment) = self.nodes[here].poll_fragment(self.now, wire) {
             any = true;
-            let head = fragment.head.encode();
             let (node, machine) = (&mut self.nodes[there], &mut self.machines[there]);
-            match node.fragment(self.now, wire, &head).1 {
-                Place::Record => node.opened(self.now, wire, &head, &fragment.record, machine),
-                Place::Into(..) => node.fragment_received(self.now, wire, &head, machine),
-                Place::Discard => {}
-            }
+            take_fragment(node, (self.now, wire), &fragment, machine);
         }
         any
     }

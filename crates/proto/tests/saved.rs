@@ -1,14 +1,17 @@
 //! A node is saved in the middle of traffic, and goes on in another process: nothing is lost, doubled or out of order.
 
+mod wire;
+
 use portolan_abi::node::{NodeId, PortId};
 use portolan_proto::Time;
 use portolan_proto::node::{
     Answer, Authenticated, ConnectionId, Damaged, Delivery, Destination, DomainKey, Event, FlowKey,
-    Gift, Home, Leads, Message, Node, Outcome, Place, PortKey, PortSettings, RequestKey, SavedNode,
+    Gift, Home, Leads, Message, Node, Outcome, PortKey, PortSettings, RequestKey, SavedNode,
     Settings, Unsaved,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
+use wire::carry_one;
 
 const DOMAIN: DomainKey = DomainKey(1);
 /// Messages, requests, and messages by a right that was given.
@@ -141,27 +144,10 @@ impl Pair {
     }
 
     fn carry_one(&mut self, at: usize) -> bool {
-        let (now, wire, there) = (self.now, self.wire, 1 - at);
-        let home = &mut self.machines[there];
-        if let Some(record) = self.nodes[at].poll_record(now, wire) {
-            let mut bytes = record.bytes;
-            let payload = record.payload.map_or(0, |(_, length)| length);
-            bytes.resize(bytes.len() + usize::try_from(payload).unwrap(), 0);
-            self.nodes[there].receive(now, wire, &bytes, home);
-        } else if let Some(fragment) = self.nodes[at].poll_fragment(now, wire) {
-            let head = fragment.head.encode();
-            match self.nodes[there].fragment(now, wire, &head).1 {
-                Place::Record => {
-                    self.nodes[there].opened(now, wire, &head, &fragment.record, home);
-                }
-                Place::Into(..) => self.nodes[there].fragment_received(now, wire, &head, home),
-                Place::Discard => {}
-            }
-        } else {
-            return false;
-        }
+        let home = &mut self.machines[1 - at];
+        let any = carry_one(&mut self.nodes, (at, 1 - at), (self.now, self.wire), home);
         self.look();
-        true
+        any
     }
 
     fn look(&mut self) {
