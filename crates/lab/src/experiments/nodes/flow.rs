@@ -4,6 +4,7 @@
 use std::time::{Duration, Instant};
 
 use portolan::{Access, Message, Waiting};
+use portolan_measure::child::Child;
 use portolan_measure::sampler::jain;
 
 use crate::claims::{Estimate, ratio, shown, table, timed};
@@ -153,7 +154,7 @@ fn measure(crowd: Crowd, context: &Context<'_>) -> Result<Found> {
     std::thread::sleep(time / 2);
     let with_few = peak(&star.hub.process)?;
     drop(few);
-    let (mut receiver, senders) = crowded(
+    let mut many = crowded(
         &place(),
         &star.leaves,
         crowd.threads,
@@ -164,13 +165,13 @@ fn measure(crowd: Crowd, context: &Context<'_>) -> Result<Found> {
     let beside = asked(time)?;
     let mut counts = Vec::new();
     while counts.len() < crowd.senders() as usize {
-        match expect(&mut receiver, |said| matches!(said, Said::Counts(_)))? {
+        match expect(&mut many.receiver, |said| matches!(said, Said::Counts(_)))? {
             Said::Counts(part) => counts.extend(part),
             _ => break,
         }
     }
     let peaks = [with_few, peak(&star.hub.process)?];
-    drop((receiver, senders, server, asks));
+    drop((many, server, asks));
     star.finish()?;
     Ok(Found {
         crowd,
@@ -181,7 +182,12 @@ fn measure(crowd: Crowd, context: &Context<'_>) -> Result<Found> {
     })
 }
 
-/// A slow receiver, and senders to it.
+/// A slow receiver, and senders to it: who sends to a port that is gone has failed, so they end first.
+struct Crowded {
+    _senders: Child,
+    receiver: Child,
+}
+
 fn crowded(
     at: &Place,
     leaves: &[Node],
@@ -189,10 +195,7 @@ fn crowded(
     (time, each): (Duration, Duration),
     here: usize,
     there: usize,
-) -> Result<(
-    portolan_measure::child::Child,
-    portolan_measure::child::Child,
-)> {
+) -> Result<Crowded> {
     let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
     let receives = What::Count {
         at: at.clone(),
@@ -207,8 +210,10 @@ fn crowded(
         port: at.port.clone(),
         threads,
     };
-    let senders = program("senders", here, sends)?;
-    Ok((receiver, senders))
+    Ok(Crowded {
+        _senders: program("senders", here, sends)?,
+        receiver,
+    })
 }
 
 impl Found {
