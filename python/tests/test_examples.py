@@ -1,6 +1,7 @@
 """The examples, and those in the documentation, run."""
 
 import doctest
+import os
 import pathlib
 import queue
 import signal
@@ -59,9 +60,14 @@ PRINTED = {
 }
 
 
+#: Unbuffered, a line and its end are written apart, and those of other processes come between.
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+
+
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_example(path):
-    ran = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=110)
+    command = [sys.executable, str(path)]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=110, env=ENVIRONMENT)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert ran.stdout
     if path.stem in PRINTED:
