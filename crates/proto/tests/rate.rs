@@ -123,6 +123,13 @@ impl Pair {
         pair
     }
 
+    /// What lies beyond the rate, of each of the two that `over` notes, is no more than this.
+    #[track_caller]
+    fn keeps_to(&self, at: usize, most: u64) {
+        let over = self.over[at];
+        assert!(over <= most, "{over} bytes beyond the rate, of {most}");
+    }
+
     fn look(&mut self) {
         for at in 0..2 {
             while let Some(event) = self.nodes[at].poll_event() {
@@ -356,11 +363,7 @@ fn a_long_message_goes_at_the_rate_and_short_ones_between_its_fragments() {
         came.since(begin) >= Duration::from_millis(1_900),
         "{came:?}"
     );
-    assert!(
-        pair.over[0] <= BURST + LAST,
-        "{} bytes too many",
-        pair.over[0]
-    );
+    pair.keeps_to(0, BURST + LAST);
     let view = pair.nodes[1].rates(HALL);
     assert!(view.sends_held > 20, "{view:?}");
     assert_eq!(view.set, sends(RATE));
@@ -391,11 +394,7 @@ fn many_short_messages_let_a_long_one_through_and_keep_their_order() {
     // As many bytes as the long one had: half of the link.
     let bytes = all.len() * 8_000;
     assert!((700_000..1_300_000).contains(&bytes), "{bytes}");
-    assert!(
-        pair.over[0] <= BURST + LAST,
-        "{} bytes too many",
-        pair.over[0]
-    );
+    pair.keeps_to(0, BURST + LAST);
     pair.is_fine();
 }
 
@@ -414,11 +413,7 @@ fn a_peer_is_told_what_is_taken_and_keeps_to_it_so_that_nothing_is_left_unread()
     assert_eq!((pair.came(1).count(), pair.came(2).count()), (0, 1));
     pair.pass(Duration::from_secs(2));
     assert_eq!(pair.came(1).count(), 1);
-    assert!(
-        pair.over[1] <= BURST + LAST,
-        "{} bytes too many",
-        pair.over[1]
-    );
+    pair.keeps_to(1, BURST + LAST);
     let (hall, roof) = (pair.nodes[0].rates(ROOF), pair.nodes[1].rates(HALL));
     assert_eq!(hall.takes_held, 0, "it kept to it");
     assert!(roof.sends_held > 0);
@@ -428,11 +423,7 @@ fn a_peer_is_told_what_is_taken_and_keeps_to_it_so_that_nothing_is_left_unread()
     assert!(pair.send(long, b"2", 200_000));
     pair.pass(Duration::from_secs(3));
     assert_eq!(pair.came(1).count(), 2);
-    assert!(
-        pair.over[1] <= BURST + LAST,
-        "{} bytes too many",
-        pair.over[1]
-    );
+    pair.keeps_to(1, BURST + LAST);
     pair.is_fine();
 }
 
@@ -454,11 +445,7 @@ fn a_peer_that_keeps_to_no_rate_is_read_at_it_and_its_link_is_not_taken_for_dead
         assert!(pair.send(short, &[number], 16_000));
     }
     let calls = pair.pass(Duration::from_secs(120));
-    assert!(
-        pair.over[1] <= 2 * BURST + 64,
-        "{} bytes too many",
-        pair.over[1]
-    );
+    pair.keeps_to(1, 2 * BURST + 64);
     // The bytes of its own ones before that are all of them: it is read all the time.
     assert!(pair.came(2).count() == 4 && pair.came(1).count() == 1);
     let view = pair.nodes[0].rates(ROOF);
@@ -513,11 +500,7 @@ fn a_rate_that_is_changed_holds_at_once() {
     assert!(pair.send(long, b"2", 1_000_000));
     pair.pass(Duration::from_secs(5));
     assert_eq!(pair.came(1).count(), 1);
-    assert!(
-        pair.over[0] <= BURST + LAST,
-        "{} bytes too many",
-        pair.over[0]
-    );
+    pair.keeps_to(0, BURST + LAST);
     // None.
     pair.nodes[1].set_rates(pair.now, HALL, Rates::default());
     pair.pass(Duration::ZERO);
@@ -568,9 +551,5 @@ fn a_rate_outlives_the_connection_and_is_said_on_the_next_one() {
     assert!(pair.send(long, b"1", 200_000));
     pair.pass(Duration::from_secs(20));
     assert_eq!(pair.came(1).count(), 1);
-    assert!(
-        pair.over[1] <= BURST + LAST,
-        "{} bytes too many",
-        pair.over[1]
-    );
+    pair.keeps_to(1, BURST + LAST);
 }

@@ -24,7 +24,7 @@ use portolan::proxy::{self, Awaited, KnownPort, ProxyPort};
 use portolan::{Deadline, Message, PendingReply, Right, SendRight, WhenFull};
 use portolan_abi::limits::MAX_RIGHTS;
 use portolan_abi::node::NodeId;
-use portolan_proto::node::{Coded, DomainKey, PortKey, RequestKey, SavedNode};
+use portolan_proto::node::{Coded, DomainKey, PortKey, RequestKey, SavedNode, Settings};
 use serde::{Deserialize, Serialize};
 
 use super::machine::{Waits, time};
@@ -110,6 +110,16 @@ impl SavedEngine {
     /// The node's incarnation, and the number that it has drawn.
     pub fn incarnation(&self) -> (u64, [u8; 16]) {
         (self.node.incarnation, self.node.run)
+    }
+
+    /// The settings of the process that goes on: as the same incarnation.
+    fn goes_on_by(&self, settings: Settings) -> Settings {
+        let (incarnation, run) = self.incarnation();
+        Settings {
+            incarnation,
+            run,
+            ..settings
+        }
     }
 
     /// The domains of which it tells, as nodes call them.

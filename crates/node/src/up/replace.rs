@@ -173,17 +173,11 @@ struct Answered {
     refused: Option<String>,
 }
 
-/// Rights that a node takes over.
-#[derive(Debug)]
-pub(super) struct Kept {
-    pub(super) coming: Coming,
-}
-
 /// What a node takes over.
 #[derive(Debug, Default)]
 pub(super) struct Taken {
-    /// With the incarnation of before, if there is something.
-    pub(super) kept: Option<Kept>,
+    /// Rights, with the incarnation of before, if there are some.
+    pub(super) kept: Option<Coming>,
     /// What has ended meanwhile.
     pub(super) ended: Vec<String>,
     pub(super) listener: Option<OwnedFd>,
@@ -256,7 +250,7 @@ pub(super) fn take(state: &State, config: &Config, settings: Settings) -> Result
     }
     let (last, sockets) = receive_line(&socket, LONGEST)?;
     let mut taken = taken(&last, sockets)?;
-    taken.kept = kept.map(|coming| Kept { coming });
+    taken.kept = kept;
     ended.append(&mut taken.ended);
     taken.ended = ended;
     Ok(taken)

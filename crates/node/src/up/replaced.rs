@@ -8,10 +8,10 @@ use portolan_proto::node::Settings;
 use portolan_sys::process::random;
 
 use super::control::Control;
-use super::replace::{self, Asked, KEEPS, Kept, Met, Replacing, Unanswered};
+use super::replace::{self, Asked, KEEPS, Met, Replacing, Unanswered};
 use super::{FAREWELL, Node};
 use crate::config::Config;
-use crate::engine::Engine;
+use crate::engine::{Coming, Engine};
 use crate::state::{Running, State};
 use crate::{NodeError, Result};
 
@@ -20,11 +20,11 @@ pub(super) fn begin(
     state: &State,
     config: &Config,
     mut settings: Settings,
-    kept: Option<Kept>,
+    kept: Option<Coming>,
     now: Duration,
     ended: &mut Vec<String>,
 ) -> Result<(Running, Engine)> {
-    if let Some(Kept { coming }) = kept {
+    if let Some(coming) = kept {
         let (incarnation, _) = coming.saved().incarnation();
         let running = state.run_on(incarnation)?;
         match coming.finish(now, settings, &config.name) {

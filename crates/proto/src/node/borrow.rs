@@ -70,6 +70,11 @@ impl<P> Borrow<P> {
 }
 
 impl<P> Borrow<P> {
+    /// Whether its port is on the move, or is asked for: then no other process can go on with it.
+    pub(super) fn is_under_way(&self) -> bool {
+        self.moving || self.limbo.is_some() || self.asking.is_some()
+    }
+
     /// Whether it waits for its home.
     fn waits(&self) -> bool {
         self.flow.is_none() && self.asking.is_none()

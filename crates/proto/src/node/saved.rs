@@ -274,10 +274,9 @@ impl<P: Clone> Node<P> {
     pub fn is_moving(&self) -> bool {
         let mut peers = self.peers.values();
         let is_asked = |it: &Association<P>| it.is_asked();
-        let moves = |it: &Borrow<P>| it.moving || it.limbo.is_some() || it.asking.is_some();
         !self.leaving.is_empty()
             || !self.arriving.is_empty()
-            || self.borrows.values().any(moves)
+            || self.borrows.values().any(Borrow::is_under_way)
             || peers.any(|peer| peer.association.as_ref().is_some_and(is_asked))
     }
 
@@ -318,8 +317,9 @@ impl<P: Clone> Node<P> {
         }
         if peers.is_empty() {
             let borrows = self.borrows.iter();
-            let moves = |it: &Borrow<P>| it.moving || it.limbo.is_some() || it.asking.is_some();
-            let moves = borrows.filter(|(_, it)| moves(it)).map(|(key, _)| *key);
+            let moves = borrows
+                .filter(|(_, it)| it.is_under_way())
+                .map(|(key, _)| *key);
             for borrow in moves.collect::<Vec<_>>() {
                 self.dead(borrow, ResolveFailure::Other);
             }
@@ -342,8 +342,7 @@ impl<P: Clone> Node<P> {
         if let Some(request) = moving.next() {
             return Err(Unsaved::Moving(request.peer));
         }
-        let moves = |it: &Borrow<P>| it.moving || it.limbo.is_some() || it.asking.is_some();
-        if let Some(borrow) = self.borrows.values().find(|it| moves(it)) {
+        if let Some(borrow) = self.borrows.values().find(|it| it.is_under_way()) {
             return Err(Unsaved::Moving(borrow.reference.home));
         }
         let payloads = Vec::new();

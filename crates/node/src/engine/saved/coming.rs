@@ -90,12 +90,7 @@ impl Coming {
         settings: Settings,
         domains: Vec<(config::Span, Domain, ReceiveRight)>,
     ) -> Result<Self, String> {
-        let (incarnation, run) = saved.incarnation();
-        let settings = Settings {
-            incarnation,
-            run,
-            ..settings
-        };
+        let settings = saved.goes_on_by(settings);
         let units = vec![(); saved.payloads.len()];
         Node::restore(time(Duration::ZERO), settings, saved.node.clone(), units)
             .map_err(|why| why.to_string())?;
@@ -172,12 +167,7 @@ impl Coming {
             awake,
             mut came,
         } = self;
-        let (incarnation, run) = saved.incarnation();
-        let settings = Settings {
-            incarnation,
-            run,
-            ..settings
-        };
+        let settings = saved.goes_on_by(settings);
         let mut engine = Engine::new(settings, name)?;
         engine.machine.now = now;
         for it in domains {
