@@ -6,7 +6,7 @@ use portolan::{
     WhenFull,
 };
 use portolan_abi::limits::MAX_PORTS;
-use portolan_testkit::{unique, until};
+use portolan_testkit::{SetOnDrop, unique, until};
 use std::collections::{HashSet, VecDeque};
 #[cfg(feature = "marks")]
 use std::os::unix::process::ExitStatusExt;
@@ -203,6 +203,7 @@ fn senders_of_closed_ports_reach_no_other() {
     let (give, take) = std::sync::mpsc::sync_channel::<(u64, portolan::SendRight)>(4);
     let is_done = || done.load(std::sync::atomic::Ordering::Relaxed);
     std::thread::scope(|scope| {
+        let _over = SetOnDrop(&done);
         scope.spawn(move || {
             let mut rights = VecDeque::new();
             while !is_done() {
@@ -234,7 +235,6 @@ fn senders_of_closed_ports_reach_no_other() {
                 }
             }
         }
-        done.store(true, std::sync::atomic::Ordering::Relaxed);
     });
 }
 

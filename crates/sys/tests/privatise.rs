@@ -72,7 +72,7 @@ fn while_stored_to<T>(start: usize, change: impl FnOnce() -> T) -> T {
                 }
             });
         }
-        let stop = support::SetOnDrop(&stop);
+        let stop = portolan_testkit::SetOnDrop(&stop);
         finished(1);
         let result = change();
         let now = rounds

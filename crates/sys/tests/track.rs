@@ -123,7 +123,7 @@ fn no_store_is_missed_while_it_is_asked() {
                 rounds.fetch_add(1, Ordering::Release);
             }
         });
-        let _stop = support::SetOnDrop(&stop);
+        let _stop = portolan_testkit::SetOnDrop(&stop);
         while rounds.load(Ordering::Relaxed) < 1000 {
             // Acquire pairs with the Release above: what was stored before must be found (T1).
             let at_least = rounds.load(Ordering::Acquire);

@@ -6,7 +6,7 @@
 //! | `process` | this program again, as another process that runs one of its tests |
 //! | `orders` | such a process that is told what to do, line by line |
 //! | `fate` | what happens to a process at a mark |
-//! | `wait` | waiting for what must come about |
+//! | `wait` | waiting for what must come about, and ends of threads |
 
 mod fate;
 mod orders;
@@ -16,7 +16,7 @@ mod wait;
 pub use fate::{die, die_at, stop_at, stop_once_at};
 pub use orders::{Answer, Child, Copied, apart, close_all, obey};
 pub use process::{again, ended_by_signals, in_role, resume, role, spawn};
-pub use wait::{PATIENCE, spin_until, until};
+pub use wait::{PATIENCE, SetOnDrop, spin_until, until};
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

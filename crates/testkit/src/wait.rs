@@ -1,5 +1,6 @@
 //! Waits until a condition holds.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long anything may take before the test fails.
@@ -23,5 +24,26 @@ fn wait(what: &str, mut done: impl FnMut() -> bool, pause: impl Fn()) {
     while !done() {
         assert!(Instant::now() < end, "waited in vain until {what}");
         pause();
+    }
+}
+
+/// Ends the threads that look at it, also where the test that started them fails.
+///
+/// ```
+/// use portolan_testkit::SetOnDrop;
+/// use std::sync::atomic::{AtomicBool, Ordering};
+///
+/// let over = AtomicBool::new(false);
+/// std::thread::scope(|scope| {
+///     let _over = SetOnDrop(&over);
+///     scope.spawn(|| while !over.load(Ordering::Relaxed) {});
+/// });
+/// ```
+#[derive(Debug)]
+pub struct SetOnDrop<'a>(pub &'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
     }
 }

@@ -29,6 +29,8 @@ const LONG_BOUND: Duration = Duration::from_secs(150);
 const LASTING: Duration = Duration::from_secs(30);
 /// The same with a rule switched off, where findings are wanted.
 const LASTING_SABOTAGED: Duration = Duration::from_secs(2);
+/// The same with a fault planted that lasts.
+const LASTING_PLANTED: Duration = Duration::from_secs(10);
 /// How long a worker stays armed for a mark that it does not reach.
 const ARMED: Duration = Duration::from_secs(2);
 /// Between two audits.

@@ -50,6 +50,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 const LONG: Duration = Duration::from_secs(600);
 /// How long an operation may wait otherwise.
 const SHORT: Duration = Duration::from_millis(30);
+/// How long to wait for what a planted fault keeps from coming.
+const LATEST_PLANTED: Duration = Duration::from_secs(5);
 /// Most rights, ports, and so on, that a worker keeps.
 const KEPT: usize = 8;
 /// Most extents that it keeps.
@@ -364,6 +366,15 @@ impl Worker {
     /// Whether it is to have this fault, this time.
     fn plants(&mut self, what: &str) -> bool {
         self.plant == Some(what) && self.random.once_in(8)
+    }
+
+    /// How long to wait for something, `usual`ly: what the fault keeps from coming is not waited for
+    /// long.
+    fn latest(&self, fault: &str, usual: Duration) -> Duration {
+        match self.plant {
+            Some(planted) if planted == fault => LATEST_PLANTED,
+            _ => usual,
+        }
     }
 
     /// Sends one message to each worker that sleeps, and has none in `pinged` yet: a bit for each.

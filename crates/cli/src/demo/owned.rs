@@ -31,7 +31,7 @@ const BLOCKS: u64 = 2 * (QUEUE as u64 + 1) + 3;
 /// The domain takes memory in such pieces.
 const CHUNK: u64 = 2 << 20;
 /// How long a stage looks for the next one's port, while all of them start.
-const MEETING: Duration = Duration::from_secs(10);
+const MEETING: Duration = Duration::from_secs(60);
 
 /// One stage's ends.
 #[derive(Debug)]

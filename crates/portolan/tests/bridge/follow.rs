@@ -8,7 +8,7 @@ use portolan::{
     ConnectOptions, ConnectToError, Deadline, Domain, OfferError, OfferOptions, OfferedChannel,
     Permissions,
 };
-use portolan_testkit::{unique, until};
+use portolan_testkit::{SetOnDrop, unique, until};
 
 /// A domain of this process, with a channel that others may follow.
 struct Offering {
@@ -180,6 +180,7 @@ fn the_end_of_an_offer_is_the_end_of_its_connections_also_under_load() {
     let mut child = follower(&name);
     let stop = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let _over = SetOnDrop(&stop);
         scope.spawn(|| {
             let mut n = 0;
             while !stop.load(std::sync::atomic::Ordering::Relaxed) {
@@ -190,7 +191,6 @@ fn the_end_of_an_offer_is_the_end_of_its_connections_also_under_load() {
         assert_eq!(offered.clients(), 1);
         drop(offered);
         until("it knows", || child.ask("is-live") == "false");
-        stop.store(true, std::sync::atomic::Ordering::Relaxed);
     });
 }
 

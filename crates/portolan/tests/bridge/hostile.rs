@@ -17,7 +17,7 @@ use portolan_abi::hello::socket_name;
 use portolan_abi::limits::LINE;
 use portolan_sys::shared::Window;
 use portolan_sys::socket::{self, Address, SocketError};
-use portolan_testkit::{PATIENCE, unique, until};
+use portolan_testkit::{PATIENCE, SetOnDrop, unique, until};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -459,6 +459,7 @@ fn whatever_is_scribbled_meanwhile_others_are_not_touched() {
         .unwrap();
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let _over = SetOnDrop(&over);
         let (over, name, ours) = (&over, &name, &ours);
         scope.spawn(move || {
             let mut seed = 1_u64;

@@ -10,7 +10,7 @@ use portolan::{
     ReceiveError, ReceiveRight, Request, RequestError, SendRight, WhenFull,
 };
 use portolan_abi::bridge::{FrameHeader, FrameKind, MAX_REQUESTS};
-use portolan_testkit::{unique, until};
+use portolan_testkit::{SetOnDrop, unique, until};
 use std::time::Duration;
 
 /// Long enough for what may come to have come.
@@ -248,6 +248,7 @@ fn a_busy_connection_holds_up_no_other() {
     let (flood, single) = (right(&name), right(&quiet));
     let over = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let _over = SetOnDrop(&over);
         scope.spawn(|| {
             while !over.load(std::sync::atomic::Ordering::Relaxed) {
                 let _ = flood.send(message(&ours, 1, &[1_000_000]), Deadline::after(SOON));
@@ -263,6 +264,5 @@ fn a_busy_connection_holds_up_no_other() {
             let came = asked.receive(Access::Later, long()).unwrap();
             is_message(&came, number, &[100]);
         }
-        over.store(true, std::sync::atomic::Ordering::Relaxed);
     });
 }

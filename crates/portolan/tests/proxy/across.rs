@@ -7,7 +7,7 @@ use portolan::{
     SendError, SendRight, Token, Urgency, WaitSet, WhenFull,
 };
 use portolan_sys::process::poll;
-use portolan_testkit::{Child, PATIENCE, obey, unique, until};
+use portolan_testkit::{Child, PATIENCE, SetOnDrop, obey, unique, until};
 use std::collections::{BTreeMap, VecDeque};
 use std::io::Read;
 use std::os::fd::AsFd;
@@ -170,6 +170,7 @@ impl Carrier {
 fn beside(mut carrier: Carrier, act: impl FnOnce()) -> usize {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let _over = SetOnDrop(&over);
         let carries = scope.spawn(|| {
             carrier.run(&over);
             carrier.most_open

@@ -3,7 +3,7 @@
 use crate::{Proxied, with_segment};
 use portolan::proxy::{ProxyPort, Taken};
 use portolan::{Access, Deadline, Domain, Message, PortOptions, SendError, WhenFull};
-use portolan_testkit::until;
+use portolan_testkit::{SetOnDrop, until};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -16,6 +16,7 @@ fn nothing_is_lost_doubled_or_out_of_order_while_the_port_changes() {
     let mut port = domain.bind(PortOptions::unnamed().queue(16)).unwrap();
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let _over = SetOnDrop(&over);
         let senders: Vec<_> = (0..3_u64)
             .map(|sender| {
                 let (right, domain) = (port.make_send(), &domain);

@@ -1,6 +1,6 @@
 //! Servers in processes of their own, which are killed; clients that leave, or are killed.
 
-use super::service::{PATIENCE, TestClient, Tested, share, until};
+use super::service::{PATIENCE, TestClient, Tested, hurry, share, until};
 use portolan::rpc::{self, Concurrency, RpcError, ServerOptions};
 use portolan::{Access, Deadline, Domain, Message, PortOptions, Right};
 use portolan_sys::process::{PidFd, Signal, signal};
@@ -189,6 +189,7 @@ fn those_who_share_hear_at_once_of_a_server_that_is_killed() {
     let [asleep, slow, awaits, busy] = &clients;
     until("one is promoted", || {
         (0..200).for_each(|_| busy.null().unwrap());
+        hurry(busy);
         !busy.stub().is_sharing()
     });
     let pending = slow.begin_wait(600_000).unwrap();

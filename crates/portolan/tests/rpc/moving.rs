@@ -1,9 +1,10 @@
 //! Servers that move, in the middle of calls.
 
 use super::deaths::{Serving, domain};
-use super::service::{LEDGER, PATIENCE, TestClient, Tested, share, until};
+use super::service::{LEDGER, PATIENCE, TestClient, Tested, hurry, share, until};
 use portolan::rpc::{self, Concurrency, RpcError, ServeError, ServerOptions};
 use portolan::{Domain, PortOptions};
+use portolan_testkit::SetOnDrop;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -59,6 +60,7 @@ fn moves(domain: &Domain, clients: impl FnOnce() -> Vec<Caller>, ready: impl Fn(
     let callers = clients();
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let _over = SetOnDrop(&done);
         let threads = (0..).zip(&callers).map(|(at, caller)| {
             let done = &done;
             scope.spawn(move || caller.call(1 + at * NUMBERS, done))
@@ -118,8 +120,10 @@ fn those_who_share_move_along_and_who_is_busy_is_promoted_there() {
         callers
     };
     let promoted = |callers: &[Caller]| {
+        let busy = &callers[0].client;
         until("the busy one is promoted", || {
-            !callers[0].client.stub().is_sharing()
+            hurry(busy);
+            !busy.stub().is_sharing()
         });
     };
     moves(&domain, callers, promoted);

@@ -174,3 +174,9 @@ pub(crate) fn share(domain: &Domain) -> TestClient {
     let options = ClientOptions::default().limit(PATIENCE).sharing();
     TestClient::connect_with(domain, "test", &options, Deadline::after(PATIENCE)).unwrap()
 }
+
+/// Many calls within a moment, which count nothing: no answer is waited for, so that the client is
+/// a busy one on a busy machine too.
+pub(crate) fn hurry(client: &TestClient) {
+    (0..100).for_each(|_| client.count(0).unwrap());
+}

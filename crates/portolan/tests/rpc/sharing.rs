@@ -1,8 +1,9 @@
 //! Clients that share channels, become busy, and share again.
 
-use super::service::{Fault, PATIENCE, TestClient, Tested, share, until};
+use super::service::{Fault, PATIENCE, TestClient, Tested, hurry, share, until};
 use portolan::Domain;
 use portolan::rpc::{self, CallError, ClientError, Concurrency, RpcError, ServerOptions};
+use portolan_testkit::SetOnDrop;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -48,6 +49,7 @@ fn a_busy_one_gets_channels_of_its_own_and_no_call_is_lost_or_runs_twice() -> Ou
         assert_eq!(idle.add(1, 1), Ok(2));
         let done = AtomicBool::new(false);
         let calls = std::thread::scope(|scope| {
+            let _over = SetOnDrop(&done);
             let threads = (0..3_u64).map(|thread| {
                 let (busy, done) = (&busy, &done);
                 scope.spawn(move || {
@@ -61,7 +63,10 @@ fn a_busy_one_gets_channels_of_its_own_and_no_call_is_lost_or_runs_twice() -> Ou
                 })
             });
             let threads = threads.collect::<Vec<_>>();
-            until("it is promoted", || !busy.stub().is_sharing());
+            until("it is promoted", || {
+                hurry(&busy);
+                !busy.stub().is_sharing()
+            });
             done.store(true, Ordering::Relaxed);
             threads.into_iter().map(|t| t.join().unwrap()).sum::<u64>()
         });
@@ -81,6 +86,7 @@ fn until_promoted(client: &TestClient, number: &mut u64) {
             *number += 1;
             assert_eq!(client.once(*number), Ok(0), "it ran twice");
         }
+        hurry(client);
         !client.stub().is_sharing()
     });
 }
@@ -192,6 +198,7 @@ async fn a_client_that_awaits_its_calls_may_be_idle_too() -> Outcome {
         while client.stub().is_sharing() {
             number += 1;
             assert_eq!(client.once_async(number).await, Ok(0));
+            hurry(&client);
         }
         assert!(client.stub().rest());
         assert_eq!(client.add_async(1, 2).await, Ok(3));
@@ -216,6 +223,7 @@ fn the_one_that_calls_least_shares_again_when_another_is_busy() -> Outcome {
                 number += 1;
                 assert_eq!(busy.once(number), Ok(0), "it ran twice");
             }
+            hurry(busy);
             !busy.stub().is_sharing()
         });
         assert_eq!(other.add(3, 4), Ok(7));
@@ -234,6 +242,7 @@ async fn awaited_calls_share_too() -> Outcome {
     let client = share(&domain);
     for number in 0..100_000 {
         assert_eq!(client.once_async(number).await, Ok(0));
+        hurry(&client);
         if !client.stub().is_sharing() {
             break;
         }

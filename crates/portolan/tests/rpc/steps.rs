@@ -1,7 +1,7 @@
 //! Clients and servers that are killed at every marked step of a call, or stopped in its
 //! middle: every call ends, none runs twice, and nothing is left behind.
 
-use super::service::{LEDGER, PATIENCE, TestClient, Tested, share, until};
+use super::service::{LEDGER, PATIENCE, TestClient, Tested, hurry, share, until};
 use portolan::rpc::{self, Concurrency, RpcError, Server, ServerOptions};
 use portolan::{Domain, PortOptions, Segment};
 use portolan_sys::process::{PidFd, Signal, signal};
@@ -77,6 +77,7 @@ fn other_process() {
             let clients = [(); CROWD].map(|()| share(&domain).within(10 * PATIENCE));
             until("one is promoted", || {
                 (0..200).for_each(|_| clients[0].null().unwrap());
+                hurry(&clients[0]);
                 !clients[0].stub().is_sharing()
             });
             let slow = clients.each_ref().map(|c| c.begin_wait(600_000).unwrap());

@@ -9,7 +9,7 @@ use portolan::{
     Access, Deadline, Delivery, Domain, HandlerId, Listener, ListenerOptions, Message, PortOptions,
     ReceiveRight, SignalError, WaitSet, Waiting, WhenFull,
 };
-use portolan_testkit::{PATIENCE, spin_until};
+use portolan_testkit::{PATIENCE, SetOnDrop, spin_until};
 use std::collections::BTreeSet;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
@@ -415,6 +415,7 @@ fn threads_may_end_before_their_upcalls() {
     let at = segment.address();
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let _over = SetOnDrop(&over);
         scope.spawn(|| {
             while !over.load(Ordering::SeqCst) {
                 domain.signal(at + 1).unwrap();
@@ -432,7 +433,6 @@ fn threads_may_end_before_their_upcalls() {
             });
             drop(left.join().unwrap());
         }
-        over.store(true, Ordering::SeqCst);
     });
     assert_eq!(domain.signal(at + 1).unwrap(), 0);
 }

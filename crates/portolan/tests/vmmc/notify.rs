@@ -11,7 +11,7 @@ use portolan_abi::vmmc::{WAKE, notification_page};
 use portolan_sys::memory::Mapping;
 use portolan_sys::process::poll;
 use portolan_sys::socket;
-use portolan_testkit::{Answer, PATIENCE, until};
+use portolan_testkit::{Answer, PATIENCE, SetOnDrop, until};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
@@ -352,6 +352,7 @@ fn importers_that_post_nonsense_and_ring_for_ever_harm_nobody() {
     let mut notifications = export.notifications().unwrap();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let _over = SetOnDrop(&stop);
         for _ in 0..2 {
             scope.spawn(|| hostile(&name, &stop));
         }
@@ -378,7 +379,6 @@ fn importers_that_post_nonsense_and_ring_for_ever_harm_nobody() {
             let _ = notifications.wait(Deadline::NOW);
             notifications.garbled() > 0
         });
-        stop.store(true, Ordering::Relaxed);
     });
     until("all have gone", || export.importers() == 0);
     export.unexport().unwrap();

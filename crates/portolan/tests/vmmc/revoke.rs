@@ -7,7 +7,7 @@ use portolan::vmmc::{ExportError, ExportMemory, ExportOptions, Reach};
 use portolan_abi::vmmc::{Answer, Ask, Denied};
 use portolan_sys::memory::Mapping;
 use portolan_sys::socket;
-use portolan_testkit::{PATIENCE, until};
+use portolan_testkit::{PATIENCE, SetOnDrop, until};
 use rustix::fs::{FallocateFlags, Mode, OFlags, SealFlags, fallocate, fcntl_add_seals, open};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -32,15 +32,6 @@ fn count_up(memory: &ExportMemory, stop: &AtomicBool) -> u64 {
         round += 1;
     }
     round
-}
-
-/// Stops the threads that look at it.
-pub(crate) struct SetOnDrop<'a>(pub(crate) &'a AtomicBool);
-
-impl Drop for SetOnDrop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }
 
 #[test]
@@ -330,6 +321,7 @@ fn an_importer_that_rings_for_ever_holds_up_nobody() {
     let (_memory, export) = export(&domain, 1, Reach::ReadWrite);
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let _over = SetOnDrop(&stop);
         let connection = raw::connect(&name);
         raw::ask_for(&connection, "x").unwrap();
         raw::ask(&connection, &raw::question().encode()).unwrap();
@@ -347,7 +339,6 @@ fn an_importer_that_rings_for_ever_holds_up_nobody() {
         for _ in 0..20 {
             drop(domain.import("x", PATIENCE).unwrap());
         }
-        stop.store(true, Ordering::Relaxed);
     });
     until("all have gone", || export.importers() == 0);
     export.unexport().unwrap();

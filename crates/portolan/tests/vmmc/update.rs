@@ -1,10 +1,10 @@
 //! Deliberate update, remote read, and words, by other processes.
 
 use crate::child::Child;
-use crate::revoke::SetOnDrop;
 use crate::{content, domain, export};
 use portolan::vmmc::{ExportMemory, ExportOptions, OrdinaryMemory, Reach, UpdateError};
 use portolan::{Deadline, Delivery, ListenerOptions, Permissions};
+use portolan_testkit::SetOnDrop;
 use portolan_testkit::{PATIENCE, unique};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -359,7 +359,9 @@ fn a_handler_may_write_and_read_an_import() {
         // Without a pause: the kernel begins a sleep anew, and with its slack, at each interrupt,
         // so that of a thread which is interrupted all the time never ends.
         let end = Instant::now() + PATIENCE;
-        while fine.load(Ordering::Relaxed) < 1000 {
+        // Signals may have come before this thread's first turn.
+        let before = fine.load(Ordering::Relaxed);
+        while fine.load(Ordering::Relaxed) < before + 1000 {
             for _ in 0..1000 {
                 import.write(1024, &[7; 1000]).unwrap();
             }

@@ -3,6 +3,7 @@
 use crate::{Fixture, PATIENCE, drain, readable, send, soon};
 use portolan::{Access, Deadline, PortOptions, Ready, SendRight, WaitSet, WhenFull};
 use portolan_sys::process::{EventFd, On, Poller};
+use portolan_testkit::SetOnDrop;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -47,6 +48,7 @@ fn all_that_comes_ends_the_sleep() {
         let other = EventFd::new().unwrap();
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
+            let _over = SetOnDrop(&over);
             for rights in f.rights.chunks(10) {
                 let rights: Vec<SendRight> = rights.iter().map(|(_, it)| it.clone()).collect();
                 scope.spawn(move || {

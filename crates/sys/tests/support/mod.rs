@@ -53,15 +53,6 @@ impl Drop for Reaped {
     }
 }
 
-/// Ends the threads that look at it, also where the test that started them fails.
-pub struct SetOnDrop<'a>(pub &'a AtomicBool);
-
-impl Drop for SetOnDrop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 /// Forks and runs `f` in the child, which exits with its answer; returns that.
 ///
 /// Other threads of the test program are not in the child, so `f` must not allocate.

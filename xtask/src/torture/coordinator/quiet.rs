@@ -4,7 +4,7 @@ use super::super::Doing;
 use super::super::board::{Entry, Journal, Word};
 use super::super::last_acts::LastAct;
 use super::disturb::DIE;
-use super::{BOUND, Coordinator, LASTING, LASTING_SABOTAGED, LONG_BOUND, SPARE};
+use super::{BOUND, Coordinator, LASTING, LASTING_PLANTED, LASTING_SABOTAGED, LONG_BOUND, SPARE};
 use crate::audit::{self, Findings, Image};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -130,10 +130,11 @@ impl Coordinator {
 
     /// How long a finding must last to count.
     fn lasting(&self) -> Duration {
-        if self.plan.sabotage.is_none() {
-            LASTING
-        } else {
-            LASTING_SABOTAGED
+        match (&self.plan.sabotage, self.plan.plant.as_deref()) {
+            (Some(_), _) => LASTING_SABOTAGED,
+            // Which only the audit notices.
+            (None, Some("sample")) => LASTING_PLANTED,
+            (None, _) => LASTING,
         }
     }
 

@@ -122,7 +122,7 @@ impl Worker {
         let Some(least) = of(Entry::Signalled) else {
             return self.corrupt("somebody else's bell is on the board");
         };
-        let end = Instant::now() + LATEST;
+        let end = Instant::now() + self.latest("upcall", LATEST);
         // The last of them may be about to be called.
         while hung.note.count() < least {
             if Instant::now() > end {

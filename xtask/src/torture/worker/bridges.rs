@@ -278,7 +278,7 @@ impl Worker {
 
     /// Hears all that a client has sent, if it says that it has left, and lives.
     fn await_rest(&mut self, client: usize, id: u64) {
-        let end = Instant::now() + LATEST;
+        let end = Instant::now() + self.latest("bridge-end", LATEST);
         loop {
             let is_ours = || self.board.get(client, Entry::LeftBridge) == id;
             let (who, number) = (

@@ -14,9 +14,6 @@ use portolan::{
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// How long memory that is held on purpose may take to come back.
-const LATEST_PLANTED: Duration = Duration::from_secs(5);
-
 /// A worker's connections to other workers' bridges.
 #[derive(Default)]
 pub(super) struct Connections {
@@ -445,12 +442,7 @@ impl Worker {
         let Some(abroad) = &self.holds.connections.abroad else {
             return;
         };
-        // What is held on purpose is not waited for long: it does not come back.
-        let latest = match self.plant {
-            Some("bridge-hold") => LATEST_PLANTED,
-            _ => LATEST,
-        };
-        let end = Instant::now() + latest;
+        let end = Instant::now() + self.latest("bridge-hold", LATEST);
         while let Ok(survey) = abroad.survey()
             && survey.memory.used > 0
         {

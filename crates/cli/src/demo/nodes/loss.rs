@@ -4,8 +4,7 @@
 use std::time::{Duration, Instant};
 
 use portolan::{
-    Access, Deadline, Domain, Message, Notice, PortOptions, ReceiveRight, RequestError, SendError,
-    SendRight,
+    Access, Domain, Message, Notice, PortOptions, ReceiveRight, RequestError, SendError, SendRight,
 };
 
 use super::super::stages::Role;
@@ -21,8 +20,8 @@ const UNTIL_KILLED: u64 = MEASURED as u64 + 50;
 const PAUSE: Duration = Duration::from_millis(20);
 /// How long an answer may take before the next request goes.
 const ANSWER: Duration = Duration::from_millis(200);
-/// How long the whole may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long each wait may take: for the next request, for its answer, for a node to be given up.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// The header after which a stage need not answer any more.
 const END: &[u8] = b"end";
 
@@ -58,10 +57,9 @@ pub(super) fn watch(place: &Place, domain: &Domain, asked: Asked) -> Result<()> 
 
 /// Answers until nobody asks any more. The writer kills the node beside it meanwhile.
 fn answer(mut port: ReceiveRight, kills: Option<&Place>) -> Result<()> {
-    let end = Instant::now() + PATIENCE;
     let mut answered = 0;
     loop {
-        let request = port.get_request(Access::Later, Deadline::at(end));
+        let request = port.get_request(Access::Later, PATIENCE);
         let request = request.map_err(CliError::library("waiting for requests"))?;
         if let Some(Notice::NoMoreSenders) = request.message.notice() {
             return say(&Said::NoSenders { at: now() });

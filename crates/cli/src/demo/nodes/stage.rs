@@ -18,7 +18,7 @@ use crate::error::{CliError, Result};
 /// Bytes of a block.
 const BLOCK: usize = 2 << 20;
 /// How long a stage looks for the next one.
-const MEETING: Duration = Duration::from_secs(20);
+const MEETING: Duration = Duration::from_secs(60);
 
 /// What the lab says in the environment.
 pub(super) struct Place {

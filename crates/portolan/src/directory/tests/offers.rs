@@ -81,15 +81,16 @@ fn a_connection_waits_for_its_domain() {
 fn what_is_not_offered_is_said_at_the_deadline() {
     let name = unique("absent");
     let _host = joined(&name);
-    for by in [
-        Deadline::NOW,
-        Deadline::after(std::time::Duration::from_millis(20)),
-    ] {
-        let absent = from_outside(&name, "x", by);
-        assert!(
-            matches!(&absent, Err(OfferConnectError::NotOffered { name, .. }) if name == "x"),
-            "{absent:?}"
-        );
+    for millis in [0, 20] {
+        until("the host has had its turn", || {
+            let by = Deadline::after(std::time::Duration::from_millis(millis));
+            match from_outside(&name, "x", by) {
+                Err(OfferConnectError::NotOffered { name, .. }) => name == "x",
+                // On a machine that is busy it may not answer for seconds.
+                Err(OfferConnectError::Unanswered) => false,
+                other => panic!("{other:?}"),
+            }
+        });
     }
     let bad = from_outside(&name, &"x".repeat(64), Deadline::NOW);
     assert!(

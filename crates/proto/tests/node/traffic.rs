@@ -1,7 +1,6 @@
 //! Two nodes, step by step: greetings, silence, certificates, credit, long messages, requests.
 
-mod wire;
-
+use crate::wire::{bytes_of, take_fragment};
 use portolan_abi::node::{ByeReason, NodeId, PortId, Record, Sent};
 use portolan_proto::Time;
 use portolan_proto::node::{
@@ -10,7 +9,6 @@ use portolan_proto::node::{
     Violation, Wall,
 };
 use std::time::Duration;
-use wire::{bytes_of, take_fragment};
 
 const HALL: NodeId = NodeId([1; 16]);
 const ROOF: NodeId = NodeId([2; 16]);

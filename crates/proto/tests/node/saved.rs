@@ -1,7 +1,6 @@
 //! A node is saved in the middle of traffic, and goes on in another process: nothing is lost, doubled or out of order.
 
-mod wire;
-
+use crate::wire::carry_one;
 use portolan_abi::node::{NodeId, PortId};
 use portolan_proto::Time;
 use portolan_proto::node::{
@@ -11,7 +10,6 @@ use portolan_proto::node::{
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
-use wire::carry_one;
 
 const DOMAIN: DomainKey = DomainKey(1);
 /// Messages, requests, and messages by a right that was given.

@@ -8,7 +8,7 @@ use portolan_proto::node::{
     BorrowKey, Event, FlowEnd, FlowKey, Message, Outcome, PortStay, Unsent,
 };
 
-use crate::three::{DOMAIN, NEW, NOW, OLD, PORT, SENDER, Three, between, id};
+use super::three::{DOMAIN, NEW, NOW, OLD, PORT, SENDER, Three, between, id};
 
 impl Three {
     /// The port moves, while the sender hears nothing of its old home. All that is in its queue there follows.

@@ -1,7 +1,6 @@
 //! Acknowledgements go with the next record, alone after a short while, and hold up nothing.
 
-mod wire;
-
+use crate::wire::bytes_of;
 use portolan_abi::node::{NodeId, PortId, Record};
 use portolan_proto::Time;
 use portolan_proto::node::{
@@ -9,7 +8,6 @@ use portolan_proto::node::{
     Event, FlowKey, Home, Message, Node, Outcome, PortKey, PortSettings, RequestKey, Settings,
 };
 use std::time::Duration;
-use wire::bytes_of;
 
 const IDS: [NodeId; 2] = [NodeId([1; 16]), NodeId([2; 16])];
 const DOMAIN: DomainKey = DomainKey(1);

@@ -1,8 +1,7 @@
 //! Rights in messages between three nodes, step by step: what a giver may say wrongly, what is given
 //! back, and what goes over no connection that proves nothing.
 
-mod wire;
-
+use crate::wire::{bytes_of, take_fragment};
 use portolan_abi::node::{NodeId, PortId};
 use portolan_proto::Time;
 use portolan_proto::node::{
@@ -11,7 +10,6 @@ use portolan_proto::node::{
     RequestKey, Settings, Unsent,
 };
 use std::time::Duration;
-use wire::{bytes_of, take_fragment};
 
 const NOW: Time = Time(1 << 20);
 const DOMAIN: DomainKey = DomainKey(1);

@@ -1,7 +1,6 @@
 //! Bytes a second to a peer and from it, in virtual time.
 
-mod wire;
-
+use crate::wire::bytes_of;
 use portolan_abi::node::{FragmentHead, NodeId, PortId, RecordHead, RecordKind};
 use portolan_proto::Time;
 use portolan_proto::node::{
@@ -10,7 +9,6 @@ use portolan_proto::node::{
 };
 use std::collections::VecDeque;
 use std::time::Duration;
-use wire::bytes_of;
 
 const HALL: NodeId = NodeId([1; 16]);
 const ROOF: NodeId = NodeId([2; 16]);

@@ -1,7 +1,5 @@
 //! How tests carry what nodes say to one another.
 
-#![allow(dead_code, reason = "not every test has long messages, or short ones")]
-
 use portolan_proto::Time;
 use portolan_proto::node::{ConnectionId, Home, Node, OutFragment, OutRecord, Place};
 

@@ -6,7 +6,7 @@ use portolan_proto::node::{
     Answer, DomainKey, Event, Gift, Message, Node, Outcome, PortKey, PortStay, Unsent, Violation,
 };
 
-use crate::three::{DOMAIN, INBOX, NEW, NOW, OLD, PORT, SENDER, Three, id, settings_of};
+use super::three::{DOMAIN, INBOX, NEW, NOW, OLD, PORT, SENDER, Three, id, settings_of};
 
 #[test]
 fn the_backlog_goes_first_and_what_was_not_put_into_the_port_follows() {

@@ -1,14 +1,12 @@
 //! Grants of transfers come free, whatever of a flow was on its way when it was told to wait.
 
-mod wire;
-
+use crate::wire::take_fragment;
 use portolan_abi::node::{NodeId, PortId};
 use portolan_proto::Time;
 use portolan_proto::node::{
     Authenticated, ConnectionId, Delivery, Destination, DomainKey, Event, FlowKey, Home, Message,
     Node, PortKey, PortSettings, Settings,
 };
-use wire::take_fragment;
 
 const IDS: [NodeId; 2] = [NodeId([1; 16]), NodeId([2; 16])];
 const DOMAIN: DomainKey = DomainKey(1);
