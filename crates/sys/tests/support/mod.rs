@@ -7,7 +7,6 @@
 
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Set in a child; its value is for the test to choose.
 const ROLE: &str = "PORTOLAN_TEST_ROLE";
