@@ -175,8 +175,9 @@ pub(crate) fn share(domain: &Domain) -> TestClient {
     TestClient::connect_with(domain, "test", &options, Deadline::after(PATIENCE)).unwrap()
 }
 
-/// Many calls within a moment, which count nothing: no answer is waited for, so that the client is
-/// a busy one on a busy machine too.
+/// Many calls within a moment, which count nothing: none waits for an answer, so that the client is
+/// a busy one on a busy machine too. Afterwards none is open.
 pub(crate) fn hurry(client: &TestClient) {
     (0..100).for_each(|_| client.count(0).unwrap());
+    assert_eq!(client.stub().flush(PATIENCE).unwrap(), 0);
 }

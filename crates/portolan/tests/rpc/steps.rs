@@ -71,6 +71,9 @@ fn other_process() {
                 client.add(1, 1).unwrap();
                 let large = client.fill(5000, 1).unwrap();
                 client.total(vec![large], false).unwrap();
+                if part == "shares" {
+                    hurry(&client);
+                }
             }
         }
         "crowd" => {

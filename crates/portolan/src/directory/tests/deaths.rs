@@ -1,7 +1,7 @@
 //! Tests that each participant of a hand-off may be killed, at a marked step or while others wait.
 
-use super::{Child, child, from_outside, joined, long, meets, said};
-use crate::{Deadline, OfferConnectError};
+use super::{Child, answered, child, from_outside, joined, long, meets, said};
+use crate::OfferConnectError;
 use portolan_testkit::{unique, until};
 
 #[test]
@@ -62,7 +62,7 @@ fn what_a_dead_member_offered_is_gone() {
     assert_eq!(said(&accepted), meets(&member));
     member.kill();
     until("its offer is gone", || {
-        let gone = from_outside(&name, "x", Deadline::NOW);
+        let gone = answered(&name, "x");
         matches!(gone, Err(OfferConnectError::NotOffered { .. }))
     });
     // Who waits gets the next one.

@@ -85,6 +85,20 @@ fn from_outside(
     connect(&Domain::builder(domain), OfferKind::Port, name, None, by)
 }
 
+/// The same, at once, but that the host may take its time to say so: on a machine that is busy it may have
+/// no turn for seconds. One who gives up too soon each time leaves it ever more to answer first.
+fn answered(domain: &str, name: &str) -> Result<AcceptedConnection, OfferConnectError> {
+    let mut patience = Duration::ZERO;
+    loop {
+        match from_outside(domain, name, Deadline::after(patience)) {
+            Err(OfferConnectError::Unanswered) if patience < PATIENCE => {
+                patience = 2 * patience + Duration::from_millis(100);
+            }
+            other => return other,
+        }
+    }
+}
+
 /// Whose clients this process became.
 fn meets(offerer: &Child) -> String {
     let (us, user) = (std::process::id(), portolan_sys::process::user());

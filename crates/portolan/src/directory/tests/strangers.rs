@@ -1,6 +1,6 @@
 //! Tests strangers that send rubbish, or nothing, or too much.
 
-use super::{Child, child, from_outside, joined, long, meets, said};
+use super::{Child, answered, child, from_outside, joined, long, meets, said};
 use crate::directory::OfferKind;
 use crate::{Deadline, OfferConnectError};
 use portolan_abi::connect::{ConnectAnswer, ConnectRequest, Maker, OfferName};
@@ -168,7 +168,7 @@ fn who_waits_in_crowds_is_told_that_it_is_too_many() {
     });
     // What is there is found all the same, and who means it comes again.
     assert!(from_outside(&name, "x", long()).is_ok());
-    let busy = from_outside(&name, "later", Deadline::NOW);
+    let busy = answered(&name, "later");
     assert!(matches!(busy, Err(OfferConnectError::Busy)), "{busy:?}");
     let mut client = child();
     client.tell(&format!("connect {name} later"));
@@ -196,7 +196,7 @@ fn a_member_that_reads_nothing_stops_nobody() {
     // No more are handed to it before it has taken those.
     let queued = queued(connected(&name));
     assert_eq!(heard(&queued), Some(ConnectAnswer::Queue));
-    let not_met = from_outside(&name, "members", Deadline::NOW);
+    let not_met = answered(&name, "members");
     assert!(
         matches!(not_met, Err(OfferConnectError::NotMet { .. })),
         "{not_met:?}"
@@ -267,15 +267,14 @@ fn a_host_without_descriptors_says_so_to_clients() {
     let mut host = joined(&name);
     host.ask("offer x anyone=1");
     assert_eq!(host.ask("no room"), "0");
-    until("the host says so", || {
-        let poor = from_outside(&name, "x", Deadline::NOW);
-        match poor {
-            Err(OfferConnectError::Domain(crate::JoinError::HostDescriptors { .. })) => true,
-            // It has not come to it yet.
-            Err(OfferConnectError::Unanswered) => false,
-            other => panic!("{other:?}"),
-        }
-    });
+    let poor = answered(&name, "x");
+    let why = matches!(
+        poor,
+        Err(OfferConnectError::Domain(
+            crate::JoinError::HostDescriptors { .. }
+        ))
+    );
+    assert!(why, "{poor:?}");
     let mut client = child();
     client.tell(&format!("connect {name} x"));
     assert_eq!(host.ask("limit 1024"), "0");
