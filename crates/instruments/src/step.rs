@@ -131,17 +131,16 @@ impl Stepper {
     /// [`StepError`].
     pub fn count_to_mark(&mut self) -> Result<u64, StepError> {
         self.guarded(|own| {
-            let mut count = 0_u64;
+            let (mut count, mut stops) = (0_u64, 0_u64);
             loop {
                 match own.step()? {
-                    Stop::Step => {
-                        count += 1;
-                        if count.is_multiple_of(MANY) {
-                            own.guard.until(Some(Instant::now() + PATIENCE));
-                        }
-                    }
+                    Stop::Step => count += 1,
                     Stop::Mark => return Ok(count),
                     Stop::Turn | Stop::Call | Stop::Other => {}
+                }
+                stops += 1;
+                if stops.is_multiple_of(MANY) {
+                    own.guard.until(Some(Instant::now() + PATIENCE));
                 }
             }
         })
