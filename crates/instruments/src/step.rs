@@ -30,9 +30,10 @@ use std::time::{Duration, Instant};
 const MARK: i32 = libc::SIGURG;
 /// How a stop at a system call tells itself from a step.
 const CALL: i32 = libc::SIGTRAP | 0x80;
-/// How long a thread may take to its next stop, or to so many steps.
+/// How long a thread may take to its next stop, or to so many steps. Beside processes that keep all
+/// processors busy, each takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(20);
-const MANY: u64 = 1 << 16;
+const MANY: u64 = 1 << 8;
 
 /// Tells a [`Stepper`] of the calling thread that a count begins or ends here; does nothing else.
 #[inline(never)]

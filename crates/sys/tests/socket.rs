@@ -259,6 +259,21 @@ fn waiting_ends_at_the_deadline_or_with_the_connection() {
 }
 
 #[test]
+fn what_a_peer_said_before_it_hung_up_is_heard_though_it_has_not_read_all() {
+    let (ours, theirs) = socket::pair().unwrap();
+    socket::send(&ours, b"may I?", &[]).unwrap();
+    socket::send(&theirs, b"no", &[]).unwrap();
+    drop(theirs);
+    let mut buffer = [0; 8];
+    let came = socket::receive(&ours, &mut buffer, 0).unwrap();
+    assert_eq!(&buffer[..came.len], b"no");
+    assert!(matches!(
+        socket::receive(&ours, &mut buffer, 0),
+        Err(SocketError::Closed)
+    ));
+}
+
+#[test]
 fn both_ends_know_each_other() {
     let address = name("peer");
     let listener = socket::listen(&address, 1).unwrap();

@@ -456,11 +456,12 @@ impl PendingConnection {
         let heard = [Obstacle::NotOffered, Obstacle::NotMet];
         self.obstacle = self.obstacle.filter(|o| heard.contains(o));
         match socket::send_by(&connection, &self.request.encode(), &[], Some(now)) {
-            Ok(()) => {
+            // It may have answered before it hung up.
+            Ok(()) | Err(SocketError::Closed) => {
                 self.stage = Stage::Asked(connection, now + self.patience);
                 self.patience = (self.patience * 2).min(PATIENCE.1);
             }
-            Err(SocketError::Closed | SocketError::TimedOut) => self.go_away(),
+            Err(SocketError::TimedOut) => self.go_away(),
             Err(error) => return Err(JoinError::socket(error).into()),
         }
         Ok(())

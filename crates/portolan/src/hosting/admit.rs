@@ -39,7 +39,7 @@ use portolan_sys::process::{EventFd, PidFd, poll, start_time};
 use portolan_sys::socket::{self, Peer, SocketError};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Newcomers accepted before other things get their turn.
 const AT_ONCE: usize = 64;
@@ -101,6 +101,9 @@ pub(super) struct Welcomed {
     connection: Descriptor,
 }
 
+/// How long a member, or the host, that has no descriptor left does not look for newcomers.
+pub(super) const REST: Duration = Duration::from_secs(1);
+
 /// What something happened to: an index into the lists of an [`Admission`].
 #[derive(Clone, Copy)]
 pub(super) enum Event {
@@ -133,11 +136,6 @@ impl Admission {
     /// Whether newcomers wait for a descriptor.
     pub(super) fn is_deaf(&self) -> bool {
         self.deaf
-    }
-
-    /// How many newcomers there are in any state.
-    pub(super) fn len(&self) -> usize {
-        self.newcomers.len() + self.welcomed.len()
     }
 
     /// What to poll.

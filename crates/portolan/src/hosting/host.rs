@@ -6,7 +6,7 @@
 //! Other members admit newcomers while the host is stopped, so the host compares its list with
 //! the region's entries whenever something happens (D6).
 
-use super::admit::{Admission, Event};
+use super::admit::{Admission, Event, REST};
 use super::copy_broker::{self, CopyBrokers};
 use super::handoff::OfferTable;
 use super::membership_thread::{MembershipThread, Stop};
@@ -272,18 +272,13 @@ impl Host {
                 _ => true,
             };
         }
-        let before = self.strangers() + self.watched.len();
         self.watched.retain(|w| !w.done);
         self.admission.tidy();
         self.offer_table.waiting.retain(Option::is_some);
-        if self.admission.is_deaf() && self.strangers() + self.watched.len() < before {
+        if self.admission.is_deaf() {
             self.admission.rest();
         }
         heard
-    }
-
-    fn strangers(&self) -> usize {
-        self.admission.len() + self.offer_table.waiting.len()
     }
 
     fn died(&mut self, member: &Member, index: usize, end: End) {
@@ -502,8 +497,10 @@ impl MembershipThread {
                 return Ok(());
             };
             let (sources, fds): (Vec<_>, Vec<_>) = host.sources(sockets).into_iter().unzip();
+            // Other threads close descriptors too: without one to spare it looks again.
+            let until = host.admission.is_deaf().then(|| Instant::now() + REST);
             // Fails if the process has lowered its limit of descriptors below what we have.
-            let Ok(ready) = poll(&fds, None) else {
+            let Ok(ready) = poll(&fds, until) else {
                 return self.give_up();
             };
             if ready.iter().any(|r| r.invalid) || !sockets.is_whole() {

@@ -13,7 +13,7 @@
 //! host has answered it polls the word by the clock; nothing else here is timed.
 
 use super::Role;
-use super::admit::{Admission, Event};
+use super::admit::{Admission, Event, REST};
 use super::host::{self, Host, region_is_ours};
 use super::membership_thread::{MembershipThread, Stop};
 use crate::Disowned;
@@ -39,8 +39,6 @@ use std::time::{Duration, Instant};
 const PAUSES: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(500));
 /// How long a connection to a full backlog may take at one time.
 const CONNECT: Duration = Duration::from_millis(50);
-/// How long a member that has no descriptor left does not look for newcomers.
-const REST: Duration = Duration::from_secs(1);
 
 /// A member's connection to its host.
 pub(super) struct Control {

@@ -176,8 +176,13 @@ pub fn try_receive(
     let mut control = RecvAncillaryBuffer::new(room.bytes());
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
     let mut parts = [IoSliceMut::new(buffer)];
-    let message =
-        rustix::io::retry_on_intr(|| recvmsg(socket.as_fd(), &mut parts, &mut control, flags));
+    let mut next =
+        || rustix::io::retry_on_intr(|| recvmsg(socket.as_fd(), &mut parts, &mut control, flags));
+    let message = match next() {
+        // The peer closed without having read all, which is told once, and before what it said itself.
+        Err(Errno::CONNRESET) => next(),
+        other => other,
+    };
     let message = match message {
         Err(Errno::AGAIN) => return Ok(None),
         other => other.map_err(|errno| SocketError::new("cannot receive a message", errno))?,

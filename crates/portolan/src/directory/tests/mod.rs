@@ -18,6 +18,7 @@ use crate::{AccessToken, Builder, Deadline, Domain, OfferConnectError, Permissio
 use portolan_sys::socket;
 use portolan_testkit::{Answer, Child, PATIENCE};
 use std::collections::HashMap;
+use std::os::fd::IntoRawFd;
 use std::os::unix::process::CommandExt;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -280,9 +281,14 @@ impl State {
             ["descriptors"] => Ok(std::fs::read_dir("/proc/self/fd")?.count().to_string()),
             ["limit", most] => limit(most.parse()?),
             ["no", "room"] => {
-                // None at all: the lowest free number would be the first that is too high.
-                let open = |n: &u64| std::path::Path::new(&format!("/proc/self/fd/{n}")).exists();
-                limit((0..).find(|n| !open(n)).unwrap())
+                // Every number below the limit is taken, so that one which is given up is of use.
+                let open = |n: i32| std::path::Path::new(&format!("/proc/self/fd/{n}")).exists();
+                loop {
+                    let last = std::fs::File::open("/dev/null")?.into_raw_fd();
+                    if !(last + 1..last + 64).any(open) {
+                        return limit(u64::try_from(last)? + 1);
+                    }
+                }
             }
             #[cfg(feature = "marks")]
             ["die", "at", mark] => {

@@ -284,3 +284,24 @@ fn a_host_without_descriptors_says_so_to_clients() {
             .starts_with(&format!("process {} of", host.pid()))
     );
 }
+
+/// It has not even one to say so with, for a while.
+#[test]
+fn a_host_without_any_descriptor_hears_clients_when_there_are_some() {
+    let name = unique("poorer-host");
+    let mut host = joined(&name);
+    host.ask("offer x anyone=1");
+    // Below the one that it keeps for this.
+    assert_eq!(host.ask("limit 5"), "0");
+    let by = Deadline::after(std::time::Duration::from_millis(300));
+    let late = from_outside(&name, "x", by);
+    assert!(
+        matches!(late, Err(OfferConnectError::Unanswered)),
+        "{late:?}"
+    );
+    assert_eq!(host.ask("limit 1024"), "0");
+    assert_eq!(
+        said(&from_outside(&name, "x", long()).unwrap()),
+        meets(&host)
+    );
+}
