@@ -90,7 +90,10 @@ fn long() -> Vec<Stage> {
         ("loom", "cargo xtask loom".to_owned()),
         ("nodes, 10,000", LONG_SIMULATION.to_owned()),
         ("mutants", "cargo xtask mutants".to_owned()),
-        ("repeat", "cargo xtask repeat --times 3 --load 8".to_owned()),
+        (
+            "repeat",
+            "cargo xtask repeat --times 3 --load 8 --together 12".to_owned(),
+        ),
         ("miri", "cargo xtask miri".to_owned()),
         ("fuzz", "cargo xtask fuzz".to_owned()),
         ("torture", torture.to_owned()),

@@ -125,7 +125,7 @@ enum Task {
         after_help = "Example:\n  cargo xtask repeat\n  cargo xtask repeat --times 100 port planted"
     )]
     Repeat {
-        /// Only these test targets of `portolan` and `xtask`
+        /// Only these test targets, as `port` or `portolan/port`; all, if there are none
         tests: Vec<String>,
         /// How often each is run
         #[arg(long, default_value_t = 20)]
