@@ -3,7 +3,8 @@
 #![cfg(feature = "marks")]
 
 use portolan::{
-    Access, Deadline, Domain, Message, PortOptions, ReceiveError, RequestError, SendError, WhenFull,
+    Access, Deadline, Domain, Message, PortOptions, ReceiveError, RequestError, SendError,
+    SendRight, WhenFull,
 };
 use portolan_sys::process::{PidFd, Signal, signal};
 use portolan_testkit::{PATIENCE, role, spawn, unique};
@@ -78,6 +79,16 @@ fn victim() {
     }
 }
 
+/// A right on a port of the victim's, unless that dies before it has one, or before we look.
+fn connected(domain: &Domain, victim: &mut Child, name: &str) -> Option<SendRight> {
+    loop {
+        let right = domain.connect(name, Duration::from_millis(10));
+        if right.is_ok() || victim.try_wait().unwrap().is_some() {
+            return right.ok();
+        }
+    }
+}
+
 /// Works with the victim until it is dead; says what became of the survivor's calls.
 fn work_with(domain: &Domain, child: &mut Child, mark: &str) {
     let mut inbox = domain
@@ -87,10 +98,10 @@ fn work_with(domain: &Domain, child: &mut Child, mark: &str) {
         .bind(PortOptions::named("survivor-server").queue(4).synchronous())
         .unwrap();
     let end = Instant::now() + PATIENCE;
-    let to_victim = domain.connect("victim", PATIENCE);
-    let to_server = domain.connect("victim-server", PATIENCE);
+    let to_victim = connected(domain, child, "victim");
+    let to_server = connected(domain, child, "victim-server");
     std::thread::scope(|scope| {
-        let (Ok(to_victim), Ok(to_server)) = (to_victim, to_server) else {
+        let (Some(to_victim), Some(to_server)) = (to_victim, to_server) else {
             return;
         };
         // Full queues and open requests, all of which must end when the victim is dead.
