@@ -459,7 +459,7 @@ fn whatever_is_scribbled_meanwhile_others_are_not_touched() {
         .unwrap();
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let _over = SetOnDrop(&over);
+        let ends = SetOnDrop(&over);
         let (over, name, ours) = (&over, &name, &ours);
         scope.spawn(move || {
             let mut seed = 1_u64;
@@ -503,7 +503,7 @@ fn whatever_is_scribbled_meanwhile_others_are_not_touched() {
                 expected += 1;
             }
         }
-        over.store(true, Ordering::Relaxed);
+        drop(ends);
         // It may wait for room in our port, or we for its next.
         let _ = port.receive(Default::default(), Deadline::NOW);
     });

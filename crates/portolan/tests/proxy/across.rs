@@ -170,13 +170,13 @@ impl Carrier {
 fn beside(mut carrier: Carrier, act: impl FnOnce()) -> usize {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let _over = SetOnDrop(&over);
+        let ends = SetOnDrop(&over);
         let carries = scope.spawn(|| {
             carrier.run(&over);
             carrier.most_open
         });
         act();
-        over.store(true, Ordering::Relaxed);
+        drop(ends);
         carries.join().unwrap()
     })
 }

@@ -4,7 +4,7 @@ use crate::{Proxied, with_segment};
 use portolan::proxy::{ProxyPort, Taken};
 use portolan::{Access, Deadline, Domain, Message, PortOptions, SendError, WhenFull};
 use portolan_testkit::{SetOnDrop, until};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 const EACH: u64 = 3000;
@@ -16,7 +16,7 @@ fn nothing_is_lost_doubled_or_out_of_order_while_the_port_changes() {
     let mut port = domain.bind(PortOptions::unnamed().queue(16)).unwrap();
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let _over = SetOnDrop(&over);
+        let ends = SetOnDrop(&over);
         let senders: Vec<_> = (0..3_u64)
             .map(|sender| {
                 let (right, domain) = (port.make_send(), &domain);
@@ -59,7 +59,7 @@ fn nothing_is_lost_doubled_or_out_of_order_while_the_port_changes() {
             changes += 1;
         }
         senders.into_iter().for_each(|s| s.join().unwrap());
-        over.store(true, Ordering::Relaxed);
+        drop(ends);
         assert_eq!(next, [EACH; 3]);
     });
 }

@@ -60,7 +60,7 @@ fn moves(domain: &Domain, clients: impl FnOnce() -> Vec<Caller>, ready: impl Fn(
     let callers = clients();
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let _over = SetOnDrop(&done);
+        let ends = SetOnDrop(&done);
         let threads = (0..).zip(&callers).map(|(at, caller)| {
             let done = &done;
             scope.spawn(move || caller.call(1 + at * NUMBERS, done))
@@ -80,7 +80,7 @@ fn moves(domain: &Domain, clients: impl FnOnce() -> Vec<Caller>, ready: impl Fn(
                     || threads.iter().any(|t| t.is_finished())
             });
         }
-        done.store(true, Ordering::Relaxed);
+        drop(ends);
         threads.into_iter().for_each(|t| t.join().unwrap());
     });
     for caller in &callers {

@@ -49,7 +49,7 @@ fn a_busy_one_gets_channels_of_its_own_and_no_call_is_lost_or_runs_twice() -> Ou
         assert_eq!(idle.add(1, 1), Ok(2));
         let done = AtomicBool::new(false);
         let calls = std::thread::scope(|scope| {
-            let _over = SetOnDrop(&done);
+            let ends = SetOnDrop(&done);
             let threads = (0..3_u64).map(|thread| {
                 let (busy, done) = (&busy, &done);
                 scope.spawn(move || {
@@ -67,7 +67,7 @@ fn a_busy_one_gets_channels_of_its_own_and_no_call_is_lost_or_runs_twice() -> Ou
                 hurry(&busy);
                 !busy.stub().is_sharing()
             });
-            done.store(true, Ordering::Relaxed);
+            drop(ends);
             threads.into_iter().map(|t| t.join().unwrap()).sum::<u64>()
         });
         assert_eq!(busy.stub().flush(PATIENCE)?, 0);
@@ -189,6 +189,18 @@ fn what_a_client_is_given_is_not_taken_by_the_thread_of_what_it_had() -> Outcome
     Ok(())
 }
 
+/// Calls of one moment, each awaited: their client is a busy one on a busy machine too.
+async fn awaited_at_once(client: &TestClient, number: &mut u64) {
+    let mut calls = tokio::task::JoinSet::new();
+    for _ in 0..100 {
+        *number += 1;
+        let (client, number) = (client.clone(), *number);
+        calls.spawn(async move { client.once_async(number).await });
+    }
+    let all = calls.join_all().await;
+    assert!(all.iter().all(|ran| *ran == Ok(0)), "it ran twice: {all:?}");
+}
+
 #[tokio::test(flavor = "current_thread")]
 async fn a_client_that_awaits_its_calls_may_be_idle_too() -> Outcome {
     let (domain, server) = served(&ServerOptions::default());
@@ -196,9 +208,7 @@ async fn a_client_that_awaits_its_calls_may_be_idle_too() -> Outcome {
     let mut number = 0;
     for _ in 0..5 {
         while client.stub().is_sharing() {
-            number += 1;
-            assert_eq!(client.once_async(number).await, Ok(0));
-            hurry(&client);
+            awaited_at_once(&client, &mut number).await;
         }
         assert!(client.stub().rest());
         assert_eq!(client.add_async(1, 2).await, Ok(3));
@@ -240,12 +250,9 @@ fn the_one_that_calls_least_shares_again_when_another_is_busy() -> Outcome {
 async fn awaited_calls_share_too() -> Outcome {
     let (domain, server) = served(&ServerOptions::default());
     let client = share(&domain);
-    for number in 0..100_000 {
-        assert_eq!(client.once_async(number).await, Ok(0));
-        hurry(&client);
-        if !client.stub().is_sharing() {
-            break;
-        }
+    let mut number = 0;
+    while client.stub().is_sharing() && number < 100_000 {
+        awaited_at_once(&client, &mut number).await;
     }
     assert!(!client.stub().is_sharing());
     assert_eq!(client.add_async(1, 2).await, Ok(3));

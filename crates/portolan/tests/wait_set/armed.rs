@@ -48,7 +48,7 @@ fn all_that_comes_ends_the_sleep() {
         let other = EventFd::new().unwrap();
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            let _over = SetOnDrop(&over);
+            let ends = SetOnDrop(&over);
             for rights in f.rights.chunks(10) {
                 let rights: Vec<SendRight> = rights.iter().map(|(_, it)| it.clone()).collect();
                 scope.spawn(move || {
@@ -72,7 +72,7 @@ fn all_that_comes_ends_the_sleep() {
                 let ready = wait(&mut f.set, &mut poller, &other);
                 came += drain(&mut f.set, ready).len();
             }
-            over.store(true, Ordering::Relaxed);
+            drop(ends);
             assert_eq!(came, 800);
         });
         assert!(f.set.wait(Deadline::NOW).unwrap().is_empty());
