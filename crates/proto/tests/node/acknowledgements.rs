@@ -1,11 +1,11 @@
 //! Acknowledgements go with the next record, alone after a short while, and hold up nothing.
 
-use crate::wire::bytes_of;
+use crate::wire::{Machine, bytes_of};
 use portolan_abi::node::{NodeId, PortId, Record};
 use portolan_proto::Time;
 use portolan_proto::node::{
-    ACKNOWLEDGE_WITHIN, Answer, Authenticated, ConnectionId, Delivery, Destination, DomainKey,
-    Event, FlowKey, Home, Message, Node, Outcome, PortKey, PortSettings, RequestKey, Settings,
+    ACKNOWLEDGE_WITHIN, Answer, Authenticated, ConnectionId, DomainKey, Event, FlowKey, Message,
+    Node, Outcome, PortKey, PortSettings, RequestKey, Settings,
 };
 use std::time::Duration;
 
@@ -19,22 +19,6 @@ const LONGER: Duration = Duration::from_millis(10);
 /// Hall has the ports, and roof asks.
 const HALL: usize = 0;
 const ROOF: usize = 1;
-
-#[derive(Default)]
-struct Machine(Vec<Delivery<u64>>);
-
-impl Home<u64> for Machine {
-    fn allocate(&mut self, _: Destination, lengths: &[u64]) -> Option<u64> {
-        Some(lengths.iter().sum())
-    }
-
-    fn fill(&mut self, _: &u64, _: &[u8]) {}
-
-    fn deliver(&mut self, delivery: Delivery<u64>) -> Result<(), Delivery<u64>> {
-        self.0.push(delivery);
-        Ok(())
-    }
-}
 
 struct Pair {
     now: Time,

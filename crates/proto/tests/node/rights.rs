@@ -1,13 +1,12 @@
 //! Rights in messages between three nodes, step by step: what a giver may say wrongly, what is given
 //! back, and what goes over no connection that proves nothing.
 
-use crate::wire::{bytes_of, take_fragment};
+use crate::wire::{Machine, bytes_of, lend, take_fragment};
 use portolan_abi::node::{NodeId, PortId};
 use portolan_proto::Time;
 use portolan_proto::node::{
-    ACKNOWLEDGE_WITHIN, Answer, Authenticated, ConnectionId, Delivery, Destination, DomainKey,
-    Event, FlowKey, Gift, Given, Home, Leads, Message, Node, Outcome, PortKey, PortSettings,
-    RequestKey, Settings, Unsent,
+    ACKNOWLEDGE_WITHIN, Answer, Authenticated, ConnectionId, DomainKey, Event, FlowKey, Gift,
+    Given, Leads, Message, Node, Outcome, PortKey, PortSettings, RequestKey, Settings, Unsent,
 };
 use std::time::Duration;
 
@@ -18,22 +17,6 @@ const PORTS: [PortKey; 2] = [PortKey(1), PortKey(2)];
 const GIVER: usize = 0;
 const RECEIVER: usize = 1;
 const HOME: usize = 2;
-
-#[derive(Default)]
-struct Machine(Vec<Delivery<u64>>);
-
-impl Home<u64> for Machine {
-    fn allocate(&mut self, _: Destination, lengths: &[u64]) -> Option<u64> {
-        Some(lengths.iter().sum())
-    }
-
-    fn fill(&mut self, _: &u64, _: &[u8]) {}
-
-    fn deliver(&mut self, delivery: Delivery<u64>) -> Result<(), Delivery<u64>> {
-        self.0.push(delivery);
-        Ok(())
-    }
-}
 
 fn id(index: usize) -> NodeId {
     NodeId([u8::try_from(index + 1).unwrap(); 16])
@@ -102,16 +85,7 @@ impl Three {
             for index in 0..3 {
                 while let Some(event) = self.nodes[index].poll_event() {
                     any = true;
-                    match &event {
-                        Event::Resolve { flow, name, .. } => {
-                            let port = PortKey(name.parse().unwrap());
-                            self.nodes[index].lend(self.now, *flow, Ok(port)).unwrap();
-                        }
-                        Event::Claim { flow, port } => {
-                            self.nodes[index].lend(self.now, *flow, Ok(*port)).unwrap();
-                        }
-                        _ => {}
-                    }
+                    lend(&mut self.nodes[index], self.now, &event);
                     self.events[index].push(event);
                 }
             }

@@ -14,14 +14,15 @@
 //! A file is written once, by the build that first speaks the version (`PORTOLAN_RECORD=1`), and never
 //! again.
 
+use crate::wire::Machine;
 use portolan_abi::node::{
     ByeReason, FragmentHead, Hello, NodeId, PortId, Record, RecordFlags, RecordHead, Sent,
     Versions, WIRE,
 };
 use portolan_proto::Time;
 use portolan_proto::node::{
-    Answer, Authenticated, ConnectionId, Delivery, Destination, DomainKey, Event, FlowKey, Gift,
-    Home, Leads, Message, Node, Outcome, Place, PortKey, PortSettings, RequestKey, Settings,
+    Answer, Authenticated, ConnectionId, DomainKey, Event, FlowKey, Gift, Leads, Message, Node,
+    Outcome, Place, PortKey, PortSettings, RequestKey, Settings,
 };
 use std::path::PathBuf;
 
@@ -87,25 +88,6 @@ fn unhex(digits: &str) -> Vec<u8> {
     pairs
         .map(|at| u8::from_str_radix(&digits[at..at + 2], 16).unwrap())
         .collect()
-}
-
-/// What came to a machine's ports.
-#[derive(Default)]
-struct Machine(Vec<Delivery<u64>>);
-
-impl Home<u64> for Machine {
-    fn allocate(&mut self, _: Destination, lengths: &[u64]) -> Option<u64> {
-        Some(lengths.iter().sum())
-    }
-
-    fn fill(&mut self, payload: &u64, bytes: &[u8]) {
-        assert_eq!(*payload, bytes.len() as u64);
-    }
-
-    fn deliver(&mut self, delivery: Delivery<u64>) -> Result<(), Delivery<u64>> {
-        self.0.push(delivery);
-        Ok(())
-    }
 }
 
 /// One of the two nodes, with its driver.

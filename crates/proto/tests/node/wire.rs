@@ -1,7 +1,40 @@
 //! How tests carry what nodes say to one another.
 
 use portolan_proto::Time;
-use portolan_proto::node::{ConnectionId, Home, Node, OutFragment, OutRecord, Place};
+use portolan_proto::node::{
+    ConnectionId, Delivery, Destination, Event, Home, Node, OutFragment, OutRecord, Place, PortKey,
+};
+
+/// What has come to the ports of a machine that has room for all.
+#[derive(Default)]
+pub(crate) struct Machine(pub(crate) Vec<Delivery<u64>>);
+
+impl Home<u64> for Machine {
+    fn allocate(&mut self, _: Destination, lengths: &[u64]) -> Option<u64> {
+        Some(lengths.iter().sum())
+    }
+
+    fn fill(&mut self, payload: &u64, bytes: &[u8]) {
+        assert_eq!(*payload, bytes.len() as u64);
+    }
+
+    fn deliver(&mut self, delivery: Delivery<u64>) -> Result<(), Delivery<u64>> {
+        self.0.push(delivery);
+        Ok(())
+    }
+}
+
+/// Lends what is asked for; ports are asked for by their numbers.
+pub(crate) fn lend(node: &mut Node<u64>, now: Time, event: &Event<u64>) {
+    match event {
+        Event::Resolve { flow, name, .. } => {
+            let port = PortKey(name.parse().unwrap());
+            node.lend(now, *flow, Ok(port)).unwrap();
+        }
+        Event::Claim { flow, port } => node.lend(now, *flow, Ok(*port)).unwrap(),
+        _ => {}
+    }
+}
 
 /// A record that a node says, with its payload, as it is on the wire.
 pub(crate) fn bytes_of(record: OutRecord<u64>) -> Vec<u8> {

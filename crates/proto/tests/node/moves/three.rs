@@ -1,5 +1,6 @@
 //! Three nodes, each linked with each: the old home of a port, its new home, and one that sends to it.
 
+use crate::wire::lend;
 use portolan_abi::node::{NodeId, PortId, Record};
 use portolan_proto::Time;
 use portolan_proto::node::{
@@ -138,16 +139,7 @@ impl Three {
             for index in 0..3 {
                 while let Some(event) = self.nodes[index].poll_event() {
                     any = true;
-                    match &event {
-                        Event::Resolve { flow, name, .. } => {
-                            let port = PortKey(name.parse().unwrap());
-                            self.nodes[index].lend(self.now, *flow, Ok(port)).unwrap();
-                        }
-                        Event::Claim { flow, port } => {
-                            self.nodes[index].lend(self.now, *flow, Ok(*port)).unwrap();
-                        }
-                        _ => {}
-                    }
+                    lend(&mut self.nodes[index], self.now, &event);
                     self.events[index].push(event);
                 }
             }
