@@ -186,6 +186,13 @@ impl Client {
         self.next_number().is_some()
     }
 
+    /// How many calls would find a place.
+    pub fn room(&mut self) -> usize {
+        let end = self.floor().min(self.next) + WINDOW;
+        let is_free = |number: &u64| self.places[index(*number)].phase == Phase::Free;
+        (self.next..end).filter(is_free).count()
+    }
+
     /// The number that the next call will have, if it finds a place now.
     #[inline]
     pub fn next_number(&mut self) -> Option<u64> {
@@ -203,9 +210,9 @@ impl Client {
     /// The next number whose place is free.
     #[inline]
     fn vacant(&mut self) -> Result<(u64, usize), NotCalled> {
-        let floor = self.floor();
+        let end = self.floor().min(self.next) + WINDOW;
         let mut number = self.next;
-        while number < floor.min(self.next) + WINDOW {
+        while number < end {
             let at = index(number);
             if self.places[at].phase == Phase::Free {
                 return Ok((number, at));

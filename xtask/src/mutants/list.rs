@@ -1,6 +1,7 @@
 //! Lists the mutants, by the room whose invariants they break.
 
 mod byte_ring;
+mod calls;
 mod channel;
 mod entries;
 mod memory;
@@ -14,7 +15,7 @@ use super::{Mutant, Test};
 
 /// All of them, room by room.
 pub(super) fn all() -> impl Iterator<Item = &'static Mutant> {
-    let rooms: [&'static [Mutant]; 9] = [
+    let rooms: [&'static [Mutant]; 10] = [
         queue::MUTANTS,
         memory::MUTANTS,
         rights::MUTANTS,
@@ -23,6 +24,7 @@ pub(super) fn all() -> impl Iterator<Item = &'static Mutant> {
         signal::MUTANTS,
         channel::MUTANTS,
         byte_ring::MUTANTS,
+        calls::MUTANTS,
         trace::MUTANTS,
     ];
     rooms.into_iter().flatten()

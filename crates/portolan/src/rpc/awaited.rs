@@ -14,6 +14,9 @@
 //!   answered long before its review, interrupts the driver once a period at most, and while
 //!   nothing is open it sleeps without a timer.
 //! - **A3** The driver does not keep the connection: the last stub that goes ends both.
+//! - **A4** Tasks wait for room in the window in turn. The driver finds some after it has read, and
+//!   a caller makes some when it takes an outcome; as many are woken as find a place. One that is
+//!   woken and does not use its place passes it on.
 
 use super::client::{Pending, Stub};
 use super::client_end::{Connection, Inner, Ready, SOON, answered};
@@ -27,6 +30,7 @@ use crate::schema::Schema;
 use crate::space::counters;
 use portolan_proto::{Call, CallId, Flags, NotCalled, Outcome, Status, Time};
 use serde::de::DeserializeOwned;
+use std::collections::VecDeque;
 use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
@@ -40,8 +44,27 @@ pub(super) struct Waiters {
     /// When the driver looks again at the latest (A2); `None` while it sleeps without a timer.
     due: Option<Time>,
     calls: Vec<(CallId, Waker)>,
-    /// Those that wait for room in the window, and until when.
-    room: Vec<(Option<Time>, Waker)>,
+    /// Those that wait for room, by their turns.
+    room: VecDeque<ForRoom>,
+    /// Turns that were given.
+    turns: u64,
+}
+
+/// What a task waits for that begins a call.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Room {
+    Window,
+    /// The server's port, for extents that it sends along.
+    Port,
+}
+
+/// A task that waits for room.
+struct ForRoom {
+    turn: u64,
+    room: Room,
+    /// When it tries again at the latest.
+    until: Option<Time>,
+    waker: Waker,
 }
 
 impl Waiters {
@@ -55,6 +78,59 @@ impl Waiters {
 
     fn forget(&mut self, id: CallId) {
         self.calls.retain(|(there, _)| *there != id);
+    }
+
+    /// Notes one that waits for room, which has this turn if it has waited before; its turn.
+    fn queue_up(
+        &mut self,
+        turn: Option<u64>,
+        room: Room,
+        until: Option<Time>,
+        waker: &Waker,
+    ) -> u64 {
+        let turn = turn.unwrap_or_else(|| {
+            self.turns += 1;
+            self.turns
+        });
+        let at = self.room.partition_point(|other| other.turn < turn);
+        let waits = ForRoom {
+            turn,
+            room,
+            until,
+            waker: waker.clone(),
+        };
+        self.room.insert(at, waits);
+        turn
+    }
+
+    /// One with this turn waits for room no more. Whether it was woken.
+    fn leave(&mut self, turn: u64) -> bool {
+        match self.room.binary_search_by_key(&turn, |other| other.turn) {
+            Ok(at) => self.room.remove(at).is_none(),
+            Err(_) => true,
+        }
+    }
+
+    /// Takes out those that wait for room in the window, as many as there is room for (A4).
+    #[inline]
+    pub(super) fn for_places(&mut self, room: impl FnOnce() -> usize) -> Vec<Waker> {
+        if self.room.is_empty() {
+            return Vec::new();
+        }
+        self.first_in_window(room())
+    }
+
+    fn first_in_window(&mut self, most: usize) -> Vec<Waker> {
+        let mut woken = Vec::new();
+        let mut at = 0;
+        while woken.len() < most && at < self.room.len() {
+            if self.room[at].room == Room::Window {
+                woken.extend(self.room.remove(at).map(|waiter| waiter.waker));
+            } else {
+                at += 1;
+            }
+        }
+        woken
     }
 }
 
@@ -85,12 +161,21 @@ impl Waiters {
 pub struct Awaited<R> {
     pending: Pending<R>,
     step: Step,
+    /// Since it has waited for room.
+    turn: Option<u64>,
     /// The server did not know the method, and is asked for those that it knows.
     describing: bool,
 }
 
 /// How a call ended, its answer, and what keeps the extents of that.
 type Ended = (Outcome, Vec<u8>, Reading);
+
+/// Whether a call was made.
+enum Begun {
+    Yes,
+    /// With these arguments.
+    Waits(Ready, Room),
+}
 
 enum Step {
     /// It was not even written.
@@ -157,6 +242,7 @@ impl<R> Awaited<R> {
         Self {
             pending,
             step,
+            turn: None,
             describing: false,
         }
     }
@@ -187,12 +273,25 @@ impl<R> Awaited<R> {
             Step::ToBegin(ready) => {
                 let call = self.pending.call;
                 connection.check(&mut inner)?;
-                if let Some((ready, until)) = self.begin(&connection, &mut inner, ready)? {
-                    let waker = context.waker().clone();
-                    inner.waiters.room.push((until, waker));
-                    connection.hurry(&mut inner, until);
-                    self.step = Step::ToBegin(ready);
-                    return Poll::Pending;
+                let turn = self.turn.take();
+                let called = turn.is_some_and(|turn| inner.waiters.leave(turn));
+                let waits = match self.begin(&connection, &mut inner, ready) {
+                    Ok(Begun::Yes) => None,
+                    Ok(Begun::Waits(ready, room)) => {
+                        self.step = Step::ToBegin(ready);
+                        let until = self.tries_again(room);
+                        let waker = context.waker();
+                        self.turn = Some(inner.waiters.queue_up(turn, room, until, waker));
+                        connection.hurry(&mut inner, until);
+                        Some(Poll::Pending)
+                    }
+                    Err(error) => Some(Poll::Ready(Err(error))),
+                };
+                if let Some(waits) = waits {
+                    if called {
+                        connection.tell_of_room(inner);
+                    }
+                    return waits;
                 }
                 if call.flags.has(Flags::ONE_WAY) {
                     self.pending.id = None;
@@ -212,6 +311,7 @@ impl<R> Awaited<R> {
             self.pending.id = None;
             connection.ended(self.pending.traced.take());
             inner.waiters.forget(id);
+            connection.tell_of_room(inner);
             return Poll::Ready(Ok((outcome, body, reading)));
         }
         drop(reading);
@@ -222,19 +322,24 @@ impl<R> Awaited<R> {
         Poll::Pending
     }
 
-    /// Makes the call; its arguments, if there is no room for it, and when to try again at the
-    /// latest.
+    /// When it looks for room itself, at the latest.
+    fn tries_again(&self, room: Room) -> Option<Time> {
+        let soon = (room == Room::Port).then(|| link::now().after(SOON));
+        soon.into_iter().chain(self.pending.call.deadline).min()
+    }
+
+    /// Makes the call, if there is room for it.
     fn begin(
         &mut self,
         connection: &Connection,
         inner: &mut Inner,
         mut ready: Ready,
-    ) -> Result<Option<(Ready, Option<Time>)>, RpcError> {
+    ) -> Result<Begun, RpcError> {
         let (now, call) = (link::now(), self.pending.call);
         let in_time = Some(now) < call.deadline;
         if inner.client.has_room() && !connection.ship(inner, &mut ready)? {
             return if in_time {
-                Ok(Some((ready, call.deadline.min(Some(now.after(SOON))))))
+                Ok(Begun::Waits(ready, Room::Port))
             } else {
                 Err(RpcError::Backpressure)
             };
@@ -249,9 +354,9 @@ impl<R> Awaited<R> {
                 method::spare(ready.body);
                 inner.has_called(now);
                 connection.tell_driver(inner);
-                Ok(None)
+                Ok(Begun::Yes)
             }
-            Err(NotCalled::WindowFull { .. }) if in_time => Ok(Some((ready, call.deadline))),
+            Err(NotCalled::WindowFull { .. }) if in_time => Ok(Begun::Waits(ready, Room::Window)),
             Err(error) => Err(error.into()),
         }
     }
@@ -259,8 +364,15 @@ impl<R> Awaited<R> {
 
 impl<R> Drop for Awaited<R> {
     fn drop(&mut self) {
+        let connection = &self.pending.stub.connection;
         if let Some(id) = self.pending.id {
-            self.pending.stub.connection.lock().waiters.forget(id);
+            connection.lock().waiters.forget(id);
+        }
+        if let Some(turn) = self.turn.take() {
+            let mut inner = connection.lock();
+            if inner.waiters.leave(turn) {
+                connection.tell_of_room(inner);
+            }
         }
     }
 }
@@ -364,11 +476,14 @@ impl Driver {
             }
             open
         });
-        let room = over || client.has_room();
-        waiters.room.retain(|(until, waker)| {
-            let waits = !room && until.is_none_or(|until| now < until);
+        let room = if over { usize::MAX } else { client.room() };
+        woken.extend(waiters.first_in_window(room));
+        // For those who send something along: the server may have received.
+        waiters.room.retain(|waiter| {
+            let in_time = waiter.until.is_none_or(|until| now < until);
+            let waits = in_time && (waiter.room == Room::Window || room == 0);
             if !waits {
-                woken.push(waker.clone());
+                woken.push(waiter.waker.clone());
             }
             waits
         });
@@ -380,7 +495,7 @@ impl Driver {
             return None;
         }
         let soon = (state.gone && client.open() > 0).then(|| now.after(SOON));
-        let until = waiters.room.iter().filter_map(|(until, _)| *until).min();
+        let until = waiters.room.iter().filter_map(|w| w.until).min();
         let timers = [client.next_timeout(), soon, until];
         let kept = waiters.due.filter(|due| *due > now);
         waiters.due = timers.into_iter().flatten().chain(kept).min();

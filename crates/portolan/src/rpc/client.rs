@@ -433,6 +433,7 @@ impl<R> Pending<R> {
         inner.poll();
         let was_open = inner.with(|client, ends| client.cancel(ends, id));
         self.stub.connection.tidy(&inner);
+        self.stub.connection.tell_of_room(inner);
         was_open
     }
 }

@@ -18,6 +18,7 @@ use crate::space::record::{About, Begun};
 use portolan_proto::{Call, CallId, Client, Closed, Misbehaved, NotCalled, Outcome, Status, Time};
 use portolan_shm::mark;
 use std::sync::{Arc, MutexGuard};
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
 /// Questions between two looks at the server's process.
@@ -53,6 +54,8 @@ pub(super) struct Inner {
     pub(super) sharing: Option<Box<Sharing>>,
     pub(super) state: LinkState,
     pub(super) waiters: Waiters,
+    /// Threads that wait for room in the window.
+    crowd: usize,
     /// When the last call was made, or a little later.
     begun: Time,
     /// At so many questions it looks whether the server's process lives.
@@ -158,6 +161,7 @@ impl Connection {
             sharing: None,
             state: LinkState::default(),
             waiters: Waiters::default(),
+            crowd: 0,
             begun: link::now(),
             looks_at: ASKS,
             told: 0,
@@ -290,7 +294,9 @@ impl Connection {
                     // What was read may have made room, and with nothing open nothing else
                     // would come.
                     if !inner.client.has_room() {
+                        inner.crowd += 1;
                         inner = self.wait(inner, call.deadline);
+                        inner.crowd -= 1;
                     }
                     now = link::soon();
                     continue;
@@ -369,6 +375,7 @@ impl Connection {
             let reading = self.reading();
             if let Some(outcome) = inner.client.take(id, body) {
                 mark!("call.ended");
+                self.tell_of_room(inner);
                 return Ok((outcome, reading));
             }
             drop(reading);
@@ -376,11 +383,33 @@ impl Connection {
             if late {
                 // Whatever it waits for, it waits no longer.
                 inner.with(|client, ends| client.cancel(ends, id));
+                self.tell_of_room(inner);
                 return Err(RpcError::Deadline);
             }
             inner = self.wait(inner, until);
             late = until.is_some_and(|until| until < link::now());
         }
+    }
+
+    /// Tells those that wait for room in the window, after this caller may have made some.
+    ///
+    /// Of a call that ends the thread tells that reads; but its place is free when its caller has
+    /// taken the outcome, and nothing may be read after that. Who takes it while the reader is
+    /// here need not tell: a thread that waits has the reader, or has been told by who had it.
+    #[inline]
+    pub(super) fn tell_of_room(&self, mut inner: MutexGuard<'_, Inner>) {
+        if inner.crowd > 0 {
+            self.inner.tell();
+            if inner.reader.is_none() && !inner.waiters.driven {
+                inner.interrupter.interrupt();
+            }
+        }
+        let Inner {
+            client, waiters, ..
+        } = &mut *inner;
+        let woken = waiters.for_places(|| client.room());
+        drop(inner);
+        woken.into_iter().for_each(Waker::wake);
     }
 
     /// Looks for an answer for as long as a short method takes, and keeps the lock meanwhile

@@ -15,3 +15,4 @@ mod service;
 mod sharing;
 mod steps;
 mod tasks;
+mod window;
