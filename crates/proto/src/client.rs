@@ -129,13 +129,7 @@ impl Client {
         call: Call,
         arguments: &mut Vec<u8>,
     ) -> Result<CallId, NotCalled> {
-        if let Some(closed) = self.end.closed {
-            return Err(closed.into());
-        }
-        let (len, most) = (arguments.len(), self.end.settings.longest());
-        if len > most {
-            return Err(NotCalled::TooLong { len, most });
-        }
+        self.accepts(arguments.len())?;
         let (number, at) = self.vacant()?;
         let id = self.place_call(now, call, arguments, number);
         if self.incarnation.is_some() {
@@ -178,6 +172,22 @@ impl Client {
             place: at,
             serial: self.serial,
         }
+    }
+
+    /// Whether a call with so many bytes of arguments is made as soon as there is a place.
+    ///
+    /// # Errors
+    ///
+    /// [`NotCalled`]: it never will be.
+    pub fn accepts(&self, len: usize) -> Result<(), NotCalled> {
+        if let Some(closed) = self.end.closed {
+            return Err(closed.into());
+        }
+        let most = self.end.settings.longest();
+        if len > most {
+            return Err(NotCalled::TooLong { len, most });
+        }
+        Ok(())
     }
 
     /// Whether a call would find a place.

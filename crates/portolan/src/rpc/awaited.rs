@@ -24,6 +24,7 @@ use super::error::RpcError;
 use super::link::{self, Inlet, LinkState};
 use super::method::{self, Method};
 use super::parcel::Reading;
+use super::work::wake;
 use crate::Deadline;
 use crate::schema::Pack;
 use crate::schema::Schema;
@@ -365,6 +366,10 @@ impl<R> Awaited<R> {
 impl<R> Drop for Awaited<R> {
     fn drop(&mut self) {
         let connection = &self.pending.stub.connection;
+        // A forked child has no part in it; another thread of its parent's may have the lock.
+        if connection.server.to.member.present().is_err() {
+            return;
+        }
         if let Some(id) = self.pending.id {
             connection.lock().waiters.forget(id);
         }
@@ -455,8 +460,9 @@ impl Driver {
         }
         inner.poll();
         // A task that is woken for an error finds the error again.
-        let _ = connection.check(&mut inner);
+        let failed = connection.check(&mut inner).is_err();
         connection.review(&mut inner);
+        connection.tidy(&inner);
         connection.inner.tell();
 
         let now = link::now();
@@ -476,7 +482,11 @@ impl Driver {
             }
             open
         });
-        let room = if over { usize::MAX } else { client.room() };
+        let room = if over || failed {
+            usize::MAX
+        } else {
+            client.room()
+        };
         woken.extend(waiters.first_in_window(room));
         // For those who send something along: the server may have received.
         waiters.room.retain(|waiter| {
@@ -491,10 +501,11 @@ impl Driver {
             // The reader stays, for callers that block.
             waiters.driven = false;
             drop(inner);
-            woken.into_iter().for_each(Waker::wake);
+            woken.into_iter().for_each(wake);
             return None;
         }
-        let soon = (state.gone && client.open() > 0).then(|| now.after(SOON));
+        let waited_for = client.open() > 0 || !waiters.room.is_empty();
+        let soon = (state.gone && waited_for).then(|| now.after(SOON));
         let until = waiters.room.iter().filter_map(|w| w.until).min();
         let timers = [client.next_timeout(), soon, until];
         let kept = waiters.due.filter(|due| *due > now);
@@ -505,7 +516,7 @@ impl Driver {
         self.state = *state;
         self.reader = reader.take();
         drop(inner);
-        woken.into_iter().for_each(Waker::wake);
+        woken.into_iter().for_each(wake);
         Some(due)
     }
 }

@@ -431,6 +431,8 @@ impl<R> Pending<R> {
         }
         let mut inner = self.stub.connection.lock();
         inner.poll();
+        // The server hears of it where it reads.
+        let _ = self.stub.connection.check(&mut inner);
         let was_open = inner.with(|client, ends| client.cancel(ends, id));
         self.stub.connection.tidy(&inner);
         self.stub.connection.tell_of_room(inner);

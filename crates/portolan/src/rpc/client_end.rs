@@ -8,6 +8,7 @@ use super::link::{self, EAGER, Ends, Inlet, LOOKS, LinkState, Source, Ways};
 use super::method::Method;
 use super::parcel::{NotSent, Parcel, Parcels, Reading};
 use super::sharing::Sharing;
+use super::work::wake;
 use crate::Deadline;
 use crate::EventKind;
 use crate::channel::Interrupter;
@@ -18,7 +19,6 @@ use crate::space::record::{About, Begun};
 use portolan_proto::{Call, CallId, Client, Closed, Misbehaved, NotCalled, Outcome, Status, Time};
 use portolan_shm::mark;
 use std::sync::{Arc, MutexGuard};
-use std::task::Waker;
 use std::time::{Duration, Instant};
 
 /// Questions between two looks at the server's process.
@@ -307,13 +307,15 @@ impl Connection {
         }
     }
 
-    /// Sends a call's extents, if there is a place for the call; `false` if there is none, or
-    /// no room for them.
+    /// Sends a call's extents, if there is a place for the call, which is made next; `false` if
+    /// there is none, or no room for them.
     #[inline]
     pub(super) fn ship(&self, inner: &mut Inner, ready: &mut Ready) -> Result<bool, RpcError> {
         let Some(parcel) = ready.parcel.take() else {
             return Ok(true);
         };
+        // Of a call that is not made they would lie in the server's port.
+        inner.client.accepts(ready.body.len())?;
         let Some(number) = inner.client.next_number() else {
             ready.parcel = Some(parcel);
             return Ok(false);
@@ -409,7 +411,7 @@ impl Connection {
         } = &mut *inner;
         let woken = waiters.for_places(|| client.room());
         drop(inner);
-        woken.into_iter().for_each(Waker::wake);
+        woken.into_iter().for_each(wake);
     }
 
     /// Looks for an answer for as long as a short method takes, and keeps the lock meanwhile
@@ -463,6 +465,8 @@ impl Connection {
         self.server.to.member.present()?;
         let mut inner = self.lock();
         inner.poll();
+        // What is said next goes where the server reads.
+        let _ = self.check(&mut inner);
         if inner.client.posted() > 0 {
             // Not before a period has passed, otherwise.
             inner.client.hasten(link::now());

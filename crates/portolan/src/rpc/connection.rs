@@ -100,6 +100,19 @@ impl Inner {
         act(protocol, &mut ends)
     }
 
+    /// The calls that run and were given up since this was asked last.
+    fn take_given_up(&mut self) -> Vec<Arc<GivenUp>> {
+        let mut given_up = Vec::new();
+        while let Some(number) = self.protocol.take_cancelled() {
+            // Of a one-way call this says only that its number is used again, or its
+            // client has left.
+            if let Some(runs) = self.running.get(&number).filter(|runs| !runs.one_way) {
+                given_up.push(Arc::clone(&runs.given_up));
+            }
+        }
+        given_up
+    }
+
     /// With nothing to be read.
     #[inline(always)]
     fn parts(&mut self) -> (&mut Protocol, Ends<'_>) {
@@ -229,10 +242,11 @@ impl Connection {
 
     fn close_and_tell(&self, whom: impl Fn(&Runs) -> bool) {
         let mut inner = self.lock();
-        for runs in inner.running.values().filter(|runs| whom(runs)) {
-            runs.given_up.set();
-        }
+        let running = inner.running.values().filter(|runs| whom(runs));
+        let given_up: Vec<_> = running.map(|runs| Arc::clone(&runs.given_up)).collect();
         inner.with(|protocol, ends| protocol.close(ends));
+        drop(inner);
+        given_up.iter().for_each(|call| call.set());
     }
 
     /// Makes `reader` the connection's own, whose waits an interrupt of the connection ends, and
@@ -396,15 +410,12 @@ impl Connection {
         now: Time,
         scratch: &mut Scratch,
     ) -> MutexGuard<'a, Inner> {
-        let Inner {
-            protocol, running, ..
-        } = &mut *inner;
-        while let Some(number) = protocol.take_cancelled() {
-            // Of a one-way call this says only that its number is used again, or its
-            // client has left.
-            if let Some(runs) = running.get(&number).filter(|runs| !runs.one_way) {
-                runs.given_up.set();
-            }
+        let given_up = inner.take_given_up();
+        if !given_up.is_empty() {
+            // What is woken may run, and answer, in this thread.
+            drop(inner);
+            given_up.iter().for_each(|call| call.set());
+            inner = self.lock();
         }
         // Of a server that moves, the next one runs what has come.
         while !shared.is_stopping()

@@ -553,6 +553,8 @@ impl Shared {
         promoted: Option<Writer>,
     ) -> Option<()> {
         reader.set_waiting(self.waiting);
+        // A client that has its writer no more had left before this reader was bound.
+        reader.tell_of_earlier_writers();
         let mut reader = Inlet::own(reader);
         let which = connection.reads_with(&mut reader, promoted);
         if connection.shares() {

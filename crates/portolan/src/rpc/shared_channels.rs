@@ -159,17 +159,13 @@ impl SharedChannels {
     /// Members are told that there will be no more answers here.
     fn close(&self) {
         self.interrupt();
-        for (_, member) in link::lock(&self.members).all.drain() {
-            member.close();
-        }
+        self.take_all().iter().for_each(|member| member.close());
     }
 
     /// The server ends: so do its members, and what runs for them.
     pub(super) fn end(&self) {
         self.interrupt();
-        for (_, member) in link::lock(&self.members).all.drain() {
-            member.end();
-        }
+        self.take_all().iter().for_each(|member| member.end());
     }
 
     /// Whether its thread has ended.
@@ -184,6 +180,11 @@ impl SharedChannels {
             // It lets go of what it had.
             let _ = thread.join();
         }
+        self.take_all()
+    }
+
+    /// All of them; there are none any more.
+    fn take_all(&self) -> Vec<Arc<Connection>> {
         let mut members = link::lock(&self.members);
         members.all.drain().map(|(_, member)| member).collect()
     }

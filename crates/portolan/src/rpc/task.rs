@@ -15,6 +15,7 @@ use serde::Serialize;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{self, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
@@ -186,13 +187,23 @@ impl Drop for Running {
 ///
 /// [`NotDispatched::GivenUp`].
 pub fn wait_for<F: Future>(method: F) -> Result<F::Output, NotDispatched> {
-    struct Unpark(Thread);
+    struct Unpark {
+        thread: Thread,
+        /// What the method awaits may park this thread too, and use up what unparks it.
+        woken: AtomicBool,
+    }
     impl Wake for Unpark {
         fn wake(self: Arc<Self>) {
-            self.0.unpark();
+            // Release: pairs with the look before it parks.
+            self.woken.store(true, Ordering::Release);
+            self.thread.unpark();
         }
     }
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let unpark = Arc::new(Unpark {
+        thread: thread::current(),
+        woken: AtomicBool::new(false),
+    });
+    let waker = Waker::from(Arc::clone(&unpark));
     let call = Context::current();
     let mut method = pin!(method);
     loop {
@@ -204,6 +215,8 @@ pub fn wait_for<F: Future>(method: F) -> Result<F::Output, NotDispatched> {
         if let Poll::Ready(result) = method.as_mut().poll(&mut context) {
             return Ok(result);
         }
-        thread::park();
+        while !unpark.woken.swap(false, Ordering::Acquire) {
+            thread::park();
+        }
     }
 }

@@ -166,21 +166,24 @@ pub(super) struct GivenUp {
     waker: Mutex<Option<Waker>>,
 }
 
+/// Wakes a task. What its runtime does then is its own affair, but must not end this thread.
+pub(super) fn wake(waker: Waker) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| waker.wake())) {
+        let said = said(&*panic);
+        tracing::error!(
+            said,
+            "a waker panicked: its task is not told what it waits for"
+        );
+    }
+}
+
 impl GivenUp {
     /// It has.
     pub(super) fn set(&self) {
         self.yes.store(true, Ordering::Release);
         let waker = self.waker().take();
         if let Some(waker) = waker {
-            // What a runtime does then is its own affair, but must not end the client's thread.
-            let woken = catch_unwind(AssertUnwindSafe(|| waker.wake()));
-            if let Err(panic) = woken {
-                let said = said(&*panic);
-                tracing::error!(
-                    said,
-                    "a waker panicked: its call is not told that it was given up"
-                );
-            }
+            wake(waker);
         }
     }
 

@@ -271,6 +271,24 @@ type Act = (&'static str, fn(&mut Hostile, &mut Random));
 /// After so long a hostile one tries again.
 const AGAIN: Duration = Duration::from_secs(2);
 
+/// Does this until it has come of it. All of it may have been overwritten before a busy peer
+/// looked.
+fn acts_until(
+    (what, act): Act,
+    done: impl Fn() -> bool,
+    (hostile, random): (&mut Hostile, &mut Random),
+) {
+    act(hostile, random);
+    let mut again = Instant::now() + AGAIN;
+    until(what, || {
+        if Instant::now() > again {
+            act(hostile, random);
+            again = Instant::now() + AGAIN;
+        }
+        done()
+    });
+}
+
 /// What either side can do to the other.
 const ACTS: [Act; 7] = [
     ("garbage", |peer, random| {
@@ -418,16 +436,11 @@ fn a_client_that_misbehaves_is_closed_and_no_other() -> Outcomes {
             let argument = postcard::to_allocvec(&number).unwrap();
             assert_eq!(call(&mut hostile, &mut client, "once", &argument), [0]);
             assert_eq!(server.clients(), honest + 1, "{what}");
-            act(&mut hostile, &mut random);
-            let mut again = Instant::now() + AGAIN;
-            until(what, || {
-                // All of it may have been overwritten before a busy server looked.
-                if Instant::now() > again {
-                    act(&mut hostile, &mut random);
-                    again = Instant::now() + AGAIN;
-                }
-                server.clients() == honest
-            });
+            acts_until(
+                (what, act),
+                || server.clients() == honest,
+                (&mut hostile, &mut random),
+            );
             // And it is told.
             let mut told = None;
             until(what, || {
@@ -496,7 +509,11 @@ fn a_server_that_misbehaves_gives_its_client_an_error_that_says_so() -> Outcomes
                 let (mut hostile, _to) = hostile_server(&domain, &mut port);
                 let came = hostile.reader.receive(PATIENCE);
                 assert!(came.is_ok(), "{what}: {came:?}");
-                act(&mut hostile, &mut random);
+                acts_until(
+                    (what, act),
+                    || calls.is_finished(),
+                    (&mut hostile, &mut random),
+                );
                 for ended in calls.join().unwrap() {
                     let why = ended.clone().err();
                     let says_so = matches!(why, Some(RpcError::Closed(Closed::Misbehaved(_))));

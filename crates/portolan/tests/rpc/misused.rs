@@ -4,6 +4,7 @@ use super::service::{PATIENCE, until};
 use portolan::Domain;
 use portolan::rpc::{self, Concurrency, Method, RpcError, Schema, ServerOptions, Service, Task};
 use serde::{Deserialize, Serialize, Serializer};
+use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
@@ -187,4 +188,56 @@ fn a_waker_that_panics_does_not_end_its_client() {
     let dropped = std::mem::take(&mut *kept.lock().unwrap());
     drop(dropped);
     assert_eq!(client.later(3), Ok(3));
+}
+
+/// A task that is polled in the thread that wakes it.
+struct InPlace {
+    task: Mutex<Option<Task>>,
+    polls: Arc<AtomicU64>,
+}
+
+impl Wake for InPlace {
+    fn wake(self: Arc<Self>) {
+        let task = self.task.lock().unwrap().take();
+        self.polls.fetch_add(1, Ordering::Relaxed);
+        if let Some(mut task) = task {
+            let waker = Waker::from(Arc::clone(&self));
+            if task.as_mut().poll(&mut Context::from_waker(&waker)) == Poll::Pending {
+                *self.task.lock().unwrap() = Some(task);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_task_may_run_in_the_thread_that_wakes_it() {
+    for sharing in [false, true] {
+        let polls = Arc::new(AtomicU64::new(0));
+        let polled = Arc::clone(&polls);
+        let options = ServerOptions::default().tasks(move |task| {
+            let (task, polls) = (Mutex::new(Some(task)), Arc::clone(&polled));
+            Arc::new(InPlace { task, polls }).wake();
+        });
+        let (domain, server, client) = served(&options);
+        // One that has a connection locked for good cannot be dropped.
+        let server = ManuallyDrop::new(server);
+        let client = if sharing {
+            let sharing = rpc::ClientOptions::default().sharing();
+            let shares = OddClient::connect_with(&domain, "odd", &sharing, PATIENCE).unwrap();
+            shares.within(PATIENCE)
+        } else {
+            client
+        };
+        let polls = || polls.load(Ordering::Relaxed);
+        let never = client.begin_never().unwrap();
+        until("it waits", || polls() == 1);
+        assert!(never.cancel());
+        until("it is given up", || polls() == 2);
+        assert_eq!(client.later(1), Ok(1));
+        let never = client.begin_never().unwrap();
+        until("it waits", || polls() == 4);
+        drop(ManuallyDrop::into_inner(server));
+        assert_eq!(never.wait(), Err(RpcError::ServerDied));
+        assert_eq!(polls(), 5, "it has ended with its server");
+    }
 }

@@ -171,3 +171,26 @@ fn calls_that_run_are_waited_for_until_the_deadline() {
         assert_eq!(client.null(), Err(RpcError::ServerDied));
     }
 }
+
+#[test]
+fn clients_that_go_while_their_server_moves_are_noticed() {
+    let domain = Domain::private().unwrap();
+    let options = ServerOptions::default();
+    let mut heir = domain.bind(PortOptions::unnamed()).unwrap();
+    let server = rpc::serve(&domain, "test", Tested::service(&domain), &options).unwrap();
+    let goes = TestClient::connect(&domain, "test", PATIENCE).unwrap();
+    assert_eq!(goes.add(1, 1), Ok(2));
+    server
+        .move_to(&domain, &heir.make_send(), PATIENCE)
+        .unwrap();
+    drop(goes);
+    // It asks to be let in, and is gone when it is.
+    let late = TestClient::connect(&domain, "test", LITTLE);
+    assert!(late.is_err(), "nobody serves");
+    let service = Tested::service(&domain);
+    let server = rpc::take_over(&domain, &mut heir, service, &options, PATIENCE).unwrap();
+    let stays = TestClient::connect(&domain, "test", PATIENCE).unwrap();
+    assert_eq!(stays.add(1, 1), Ok(2));
+    until("both are noticed", || server.clients() == 1);
+    assert_eq!(stays.add(2, 2), Ok(4));
+}

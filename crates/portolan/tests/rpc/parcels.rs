@@ -3,7 +3,7 @@
 use super::calls::served;
 use super::service::{TestClient, until};
 use portolan::Domain;
-use portolan::rpc::{Concurrency, RpcError, ServerOptions};
+use portolan::rpc::{Concurrency, Large, RpcError, ServerOptions};
 use std::time::Duration;
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
@@ -144,6 +144,35 @@ fn a_long_row_of_one_way_calls_goes_on_though_nothing_else_comes() -> Outcome {
             row.count(1)?;
         }
         until("all have run", || client.counted() == Ok(2000));
+    }
+    Ok(())
+}
+
+#[test]
+fn extents_of_calls_that_are_never_made_are_not_sent() -> Outcome {
+    let (domain, _server, client) = served(&ServerOptions::default());
+    let piece = || domain.allocate(100).map(Large::from);
+    let too_long = vec![0; 2 * MIB];
+    for _ in 0..MANY {
+        let refused = client.store(&too_long, piece()?);
+        assert!(matches!(refused, Err(RpcError::Unsendable { .. })));
+    }
+    assert_eq!(client.store(&[1, 2, 3], piece()?), Ok(103));
+    Ok(())
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn who_awaits_takes_in_what_came_for_others() -> Outcome {
+    // The server waits with an answer's extents for room among those of the others.
+    let (_domain, _server, client) = served(&ServerOptions::default());
+    let first = client.begin_late(100, 100)?;
+    let held = (1..64).map(|_| client.begin_fill(100, 1));
+    let held = held.collect::<Result<Vec<_>, _>>()?;
+    assert!(first.cancel());
+    let large = client.fill_async(100, 2).await?.into_extent().unwrap();
+    assert!(large.iter().all(|&byte| byte == 2));
+    for call in held {
+        assert!(call.wait()?.into_extent().is_some());
     }
     Ok(())
 }

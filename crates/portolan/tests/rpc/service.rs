@@ -32,6 +32,8 @@ pub(crate) trait Test {
     /// Whether a client waits for it or not.
     fn late(&self, millis: u64, len: usize) -> Large;
     fn total(&self, pieces: Vec<Large>, refuse: bool) -> Result<u64, Fault>;
+    /// How many bytes both are.
+    fn store(&self, bytes: &[u8], piece: Large) -> usize;
     fn panic(&self, how: String);
     /// Until the client gives up, or for so many milliseconds.
     fn wait(&self, millis: u64) -> bool;
@@ -110,6 +112,10 @@ impl Test for Tested {
         Ok(extents
             .map(|e| e.iter().map(|&b| u64::from(b)).sum::<u64>())
             .sum())
+    }
+
+    fn store(&self, bytes: &[u8], piece: Large) -> usize {
+        bytes.len() + piece.into_extent().map_or(0, |extent| extent.len())
     }
 
     fn panic(&self, how: String) {

@@ -307,3 +307,20 @@ fn a_server_without_memory_for_shared_channels_says_so() -> Outcome {
     assert_eq!(connect()?.within(PATIENCE).add(1, 2), Ok(3));
     Ok(())
 }
+
+#[test]
+fn a_call_is_given_up_where_the_server_reads() -> Outcome {
+    let options = ServerOptions::default().own_channels(1);
+    let (domain, server) = served(&options.concurrency(Concurrency::Call));
+    let (busy, other) = (share(&domain), share(&domain).within(10 * PATIENCE));
+    let mut number = 0;
+    until_promoted(&other, &mut number);
+    let slow = other.begin_wait(600_000)?;
+    assert_eq!(other.add(1, 2), Ok(3));
+    until_promoted(&busy, &mut number);
+    until("the other one has no channel", || server.sharing() == 1);
+    // It has not called since.
+    assert!(slow.cancel());
+    until("the method knows", || busy.given_up() == Ok(1));
+    Ok(())
+}

@@ -5,6 +5,7 @@ use portolan::rpc::{self, CallError, Concurrency, Context, Large, RpcError, Serv
 use portolan::{Deadline, Domain};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 use tokio::runtime::Runtime;
 
@@ -220,4 +221,23 @@ fn too_many_tasks_are_refused() -> Outcome {
     until("there is room again", || client.left().is_ok());
     assert!(two.cancel());
     Ok(())
+}
+
+#[test]
+fn a_wake_counts_though_what_is_awaited_parks_the_thread() {
+    let waits = std::thread::spawn(|| {
+        let mut polls = 0;
+        rpc::wait_for(std::future::poll_fn(|context| {
+            polls += 1;
+            if polls > 1 {
+                return Poll::Ready(polls);
+            }
+            context.waker().wake_by_ref();
+            // As a channel does in which there is nothing yet.
+            std::thread::park_timeout(PATIENCE);
+            Poll::Pending
+        }))
+    });
+    until("it has ended", || waits.is_finished());
+    assert!(matches!(waits.join(), Ok(Ok(2))));
 }

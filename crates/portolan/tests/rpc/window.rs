@@ -1,8 +1,9 @@
 //! Full windows: an answer keeps its place until it is taken, and who waits for room hears of it.
 
 use super::calls::served;
-use portolan::rpc::{Concurrency, ServerOptions};
-use portolan_testkit::until;
+use super::deaths::{Serving, domain};
+use super::service::{PATIENCE, TestClient, until};
+use portolan::rpc::{Concurrency, RpcError, ServerOptions};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -129,5 +130,45 @@ fn a_thread_and_a_task_have_room_when_a_thread_takes_its_answer() -> Outcome {
             assert_eq!(ended, Poll::Ready(Ok(6)));
         });
     }
+    Ok(())
+}
+
+#[test]
+fn a_task_that_waits_for_room_hears_that_the_server_was_killed() -> Outcome {
+    let domain = domain("window-killed");
+    let mut server = Serving::start(&domain);
+    let client = TestClient::connect(&domain, "test", PATIENCE)?.within(10 * PATIENCE);
+    let calls = (0..PLACES).map(|_| client.begin_wait(600_000));
+    let _held = calls.collect::<Result<Vec<_>, _>>()?;
+    let mut waiting = Watched::new(client.null_async());
+    assert!(waiting.poll().is_pending());
+    server.kill();
+    until("it is told", || waiting.woken() > 0);
+    assert_eq!(waiting.poll(), Poll::Ready(Err(RpcError::ServerDied)));
+    Ok(())
+}
+
+#[test]
+fn a_waker_that_panics_costs_nobody_an_answer() -> Outcome {
+    struct Panics(AtomicUsize);
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+            panic!("a runtime that has gone");
+        }
+    }
+    let (_domain, _server, client) = served(&ServerOptions::default());
+    let panics = Arc::new(Panics(AtomicUsize::new(0)));
+    let waker = Waker::from(Arc::clone(&panics));
+    let mut context = Context::from_waker(&waker);
+    let mut call = Box::pin(client.add_async(1, 1));
+    assert!(call.as_mut().poll(&mut context).is_pending());
+    until("it is woken", || panics.0.load(Ordering::SeqCst) == 1);
+    assert_eq!(client.add(2, 2), Ok(4));
+    assert_eq!(call.as_mut().poll(&mut context), Poll::Ready(Ok(2)));
+    let mut next = Watched::new(client.add_async(3, 3));
+    assert!(next.poll().is_pending());
+    until("it is woken", || next.woken() == 1);
+    assert_eq!(next.poll(), Poll::Ready(Ok(6)));
     Ok(())
 }

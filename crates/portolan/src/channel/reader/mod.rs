@@ -336,7 +336,7 @@ impl Reader {
     }
 
     /// Tells of a writer that left before it was bound, too: of a channel that was made lately.
-    pub(super) fn tell_of_earlier_writers(&mut self) {
+    pub(crate) fn tell_of_earlier_writers(&mut self) {
         self.left = 0;
     }
 
