@@ -11,6 +11,7 @@ mod parcel;
 mod parcel_lags;
 #[cfg(feature = "tokio")]
 mod parcel_waits;
+mod polled;
 mod signalled;
 #[cfg(feature = "marks")]
 mod signalled_deaths;

@@ -1,6 +1,6 @@
 //! Lists mutants of channels: M1 to M9 of `shm/channel`.
 
-use super::{Mutant, model, shm};
+use super::{Mutant, library, model, shm};
 
 const HANDLERS: &str = "crates/shm/src/channel/handlers.rs";
 const READER: &str = "crates/shm/src/channel/reader.rs";
@@ -123,6 +123,15 @@ pub(super) const MUTANTS: &[Mutant] = &[
             "loom_wakes",
             "a_writer_that_waits_for_more_room_than_the_last_quarter_made",
         ),
+    },
+    Mutant {
+        name: "channel-polled-unlooked",
+        breaks: "M5: a wait set looks at a reader in vain, and its writer waits on",
+        file: "crates/portolan/src/channel/reader/wait.rs",
+        find: "self.tell_of_room();
+        false",
+        replace: "false",
+        found_by: library("channel", "polled::a_set_that_is_asked_now_and_then"),
     },
     Mutant {
         name: "channel-mark-before-wake",

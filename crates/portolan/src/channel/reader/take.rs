@@ -200,10 +200,7 @@ impl Reader {
 
     #[inline]
     pub(super) fn nothing(&mut self) -> Result<Took, ReadError> {
-        let channel = self.ring.channel();
-        if channel.found_nothing(&mut self.reading) == Finished::Wake {
-            wake_writer(channel);
-        }
+        self.tell_of_room();
         // A line that changes only when writers come and go.
         if self.has_lost_writer() {
             return self.gone();

@@ -111,10 +111,24 @@ impl Reader {
         Ok(())
     }
 
-    /// Whether a look may find something, or say something.
-    pub(crate) fn may_have(&self) -> bool {
+    /// Whether a look may find something, or say something. If it may not, this is a look in vain:
+    /// a reader that is polled may never make another one (M5).
+    pub(crate) fn may_have(&mut self) -> bool {
         let channel = self.ring.channel();
-        self.over.is_some() || channel.has_more(&self.reading) || self.has_lost_writer()
+        if self.over.is_some() || channel.has_more(&self.reading) || self.has_lost_writer() {
+            return true;
+        }
+        self.tell_of_room();
+        false
+    }
+
+    /// After a look in vain: wakes the writer if it waits for room (M5).
+    #[inline]
+    pub(super) fn tell_of_room(&mut self) {
+        let channel = self.ring.channel();
+        if channel.found_nothing(&mut self.reading) == Finished::Wake {
+            wake_writer(channel);
+        }
     }
 
     pub(super) fn has_lost_writer(&self) -> bool {
