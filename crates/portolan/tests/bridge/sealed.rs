@@ -101,18 +101,21 @@ fn extents_are_sealed_on_their_way() {
 /// the port.
 #[test]
 fn long_pictures_are_under_way_side_by_side() {
+    const QUEUE: usize = 3;
+    // Beside those in the port: a window, and those that wait in our queue for room in it. Less than
+    // half of that window may be in the port already, which is not said before it is half.
+    const SIDE_BY_SIDE: usize = MAX_SEALED - MAX_SEALED / 2 + QUEUE;
     let (name, _domain, mut port, offered) =
         offering(PortOptions::unnamed().queue(20), OfferOptions::default());
     let ours = Domain::join(&unique("sealing")).unwrap();
     let options = ConnectOptions::default()
         .protection(Protection::Sealed)
-        .queue(3);
+        .queue(QUEUE);
     let right = ours.connect_to(&Domain::builder(&name), "frames", options);
     let (right, long_one) = (right.unwrap(), picture(1, 5 << 20));
     let mut sent = 0;
     let mut end = Instant::now() + PATIENCE;
-    // Beside those in the port.
-    while sent < port.depth() + MAX_SEALED {
+    while sent < port.depth() + SIDE_BY_SIDE {
         let soon = Deadline::after(Duration::from_millis(100));
         if right.send(with(&[&long_one]), soon).is_ok() {
             (sent, end) = (sent + 1, Instant::now() + PATIENCE);
