@@ -5,6 +5,7 @@ use crate::channel::{
 };
 use crate::wait::Armable;
 use crate::{Deadline, Domain, WaitSet, Waiting};
+use std::time::Instant;
 
 /// Gets the samples of a topic, and is told of each publisher that left or died. See
 /// [`Domain::reconnecting_subscriber`].
@@ -154,6 +155,14 @@ impl<T: Payload + ?Sized> Armable for ReconnectingSubscriber<T> {
 
     fn may_have(&mut self) -> bool {
         self.subscriber.has_gone() || self.subscriber.may_have()
+    }
+
+    fn has_alarms(&self) -> bool {
+        self.subscriber.has_alarms()
+    }
+
+    fn due(&self) -> Option<Instant> {
+        self.subscriber.due()
     }
 
     fn arm_for(&mut self, link: u64) -> bool {

@@ -1,7 +1,7 @@
 //! Publishers that are killed, and the subscribers that are told.
 
 use crate::{Other, soon};
-use portolan::channel::{SubscribeError, TopicOptions};
+use portolan::channel::{ReaderOptions, SubscribeError, TopicOptions};
 use portolan::reconnect::{PublisherGone, ReconnectingSubscriber, Update};
 use portolan::{Deadline, Domain, WaitSet};
 use portolan_testkit::unique;
@@ -121,4 +121,33 @@ fn a_wait_set_names_a_subscriber_whose_publisher_was_killed() {
     }
     assert!(samples >= 20);
     assert!(set.wait(Deadline::NOW).unwrap().is_empty());
+}
+
+#[test]
+fn a_wait_set_names_a_subscriber_that_tries_a_publisher_again() {
+    let domain = Domain::private().unwrap();
+    let one = options().subscribers(1);
+    let subscriber = domain.reconnecting_subscriber::<u64>("numbers", one);
+    let mut publisher = domain.publisher::<u64>("numbers", one).unwrap();
+    // It takes the only entry.
+    let other = publisher.channel().bind_reader(ReaderOptions::default());
+    let mut set = WaitSet::new(&domain).unwrap();
+    let token = set.add(subscriber.unwrap()).unwrap();
+    assert_eq!(set.wait(soon()).unwrap().next(), Some(token.any()));
+    let refused = set.get_mut(token).unwrap().receive(Deadline::NOW);
+    assert!(
+        matches!(refused, Err(SubscribeError::Topic(_))),
+        "{refused:?}"
+    );
+    drop(other);
+    publisher.publish(&7).unwrap();
+    let sample = loop {
+        assert_eq!(set.wait(soon()).unwrap().next(), Some(token.any()));
+        match set.get_mut(token).unwrap().receive(Deadline::NOW) {
+            Ok(Update::Sample(sample)) => break *sample,
+            Err(SubscribeError::TimedOut) => {}
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(sample, 7);
 }

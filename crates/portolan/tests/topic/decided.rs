@@ -1,8 +1,11 @@
 //! What the first one decides for a topic, and what each says for itself.
 
 use crate::{PATIENCE, options};
-use portolan::channel::{ReaderOptions, SubscribeError, Subscriber, TopicError, TopicOptions};
-use portolan::{Deadline, Domain, WaitSetError};
+use portolan::channel::{
+    Publisher, Reader, ReaderOptions, SubscribeError, Subscriber, TopicError, TopicOptions,
+};
+use portolan::{Deadline, Domain, WaitSet, WaitSetError};
+use std::time::Duration;
 
 fn all(subscriber: &mut Subscriber<u64>) -> Vec<u64> {
     let next = || Some(*subscriber.receive(Deadline::NOW).ok()?);
@@ -88,33 +91,109 @@ fn a_publisher_with_a_longer_history_takes_a_channel_that_holds_it() {
     assert_eq!(domain.publisher::<u64>("few", long).unwrap().id(), 0);
 }
 
+/// A subscriber of a topic with room for one, another reader in that room of the only publisher, and
+/// that publisher, which the subscriber was told that it could not follow.
+struct Refused {
+    subscriber: Subscriber<u64>,
+    other: Reader,
+    publisher: Publisher<u64>,
+}
+
+impl Refused {
+    fn new(domain: &Domain) -> Self {
+        let one = options().subscribers(1);
+        let mut subscriber = domain.subscriber::<u64>("t", one).unwrap();
+        let publisher = domain.publisher::<u64>("t", one).unwrap();
+        let reader = publisher.channel().bind_reader(ReaderOptions::default());
+        let other = reader.unwrap();
+        let refused = subscriber.receive(Deadline::NOW);
+        assert!(
+            matches!(
+                refused,
+                Err(SubscribeError::Topic(TopicError::WaitSet(
+                    WaitSetError::NoEntry
+                )))
+            ),
+            "{refused:?}"
+        );
+        let told_once = subscriber.receive(Deadline::NOW);
+        assert!(
+            matches!(told_once, Err(SubscribeError::TimedOut)),
+            "{told_once:?}"
+        );
+        Self {
+            subscriber,
+            other,
+            publisher,
+        }
+    }
+}
+
+/// How long a subscriber that waits is left alone, so that it sleeps: retries are due meanwhile.
+const ASLEEP: Duration = Duration::from_millis(150);
+
 #[test]
 fn a_publisher_that_could_not_be_followed_is_tried_again() {
     let domain = Domain::private().unwrap();
-    let mut subscriber = domain.subscriber::<u64>("t", options()).unwrap();
-    let mut publisher = domain.publisher::<u64>("t", options()).unwrap();
-    let bind = || publisher.channel().bind_reader(ReaderOptions::default());
-    let mut others: Vec<_> = (0..32).map(|_| bind().unwrap()).collect();
-    let refused = subscriber.receive(Deadline::NOW);
-    assert!(
-        matches!(
-            refused,
-            Err(SubscribeError::Topic(TopicError::WaitSet(
-                WaitSetError::NoEntry
-            )))
-        ),
-        "{refused:?}"
-    );
-    let told_once = subscriber.receive(Deadline::NOW);
-    assert!(
-        matches!(told_once, Err(SubscribeError::TimedOut)),
-        "{told_once:?}"
-    );
-    publisher.publish(&7).unwrap();
+    let mut all = Refused::new(&domain);
     std::thread::scope(|scope| {
-        let waits = scope.spawn(|| subscriber.receive(PATIENCE).map(|sample| *sample));
-        others.pop();
+        let waits = scope.spawn(|| all.subscriber.receive(PATIENCE).map(|sample| *sample));
+        std::thread::sleep(ASLEEP);
+        drop(all.other);
+        all.publisher.publish(&7).unwrap();
         assert_eq!(waits.join().unwrap().unwrap(), 7);
+    });
+}
+
+#[test]
+fn a_publisher_that_could_not_be_followed_is_tried_again_in_a_wait_set() {
+    let domain = Domain::private().unwrap();
+    let Refused {
+        subscriber,
+        other,
+        mut publisher,
+    } = Refused::new(&domain);
+    let mut set = WaitSet::new(&domain).unwrap();
+    let subscriber = set.add(subscriber).unwrap();
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| {
+            loop {
+                let ready = set.wait(PATIENCE).unwrap();
+                assert!(!ready.is_empty(), "no retry is due");
+                let subscriber = set.get_mut(subscriber).unwrap();
+                match subscriber.receive(Deadline::NOW) {
+                    Err(SubscribeError::TimedOut) => {}
+                    sample => break *sample.unwrap(),
+                }
+            }
+        });
+        std::thread::sleep(ASLEEP);
+        drop(other);
+        publisher.publish(&7).unwrap();
+        assert_eq!(waits.join().unwrap(), 7);
+    });
+    // No retry is due any more.
+    assert!(set.wait(2 * ASLEEP).unwrap().is_empty());
+}
+
+#[cfg(feature = "tokio")]
+#[test]
+fn a_publisher_that_could_not_be_followed_is_tried_again_by_a_task() {
+    let domain = Domain::private().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let mut all = Refused::new(&domain);
+    runtime.block_on(async {
+        let waits = async { all.subscriber.receive_async().await.map(|sample| *sample) };
+        let leaves = async {
+            tokio::time::sleep(ASLEEP).await;
+            drop(all.other);
+            all.publisher.publish(&7).unwrap();
+        };
+        let (got, ()) = tokio::join!(tokio::time::timeout(PATIENCE, waits), leaves);
+        assert_eq!(got.unwrap().unwrap(), 7);
     });
 }
 

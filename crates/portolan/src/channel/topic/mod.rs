@@ -19,6 +19,7 @@
 //! | `payload` | what a sample may be made of |
 //! | `plain` | values as bytes, and bytes as values |
 //! | `publisher` | publishing, and loans |
+//! | `retry` | following once more whom it could not follow |
 //! | `sample` | what a subscriber gets |
 //! | `store` | samples that do not lie in the ring |
 //! | `structure` | publishing structures |
@@ -27,6 +28,7 @@
 mod payload;
 mod plain;
 mod publisher;
+mod retry;
 mod sample;
 mod store;
 mod structure;

@@ -2,6 +2,7 @@
 
 use super::payload::Payload;
 use super::plain::{Held, NotHeld};
+use super::retry::Retry;
 use super::sample::Few;
 use super::store::{Form, SampleReference};
 use super::{
@@ -19,17 +20,14 @@ use portolan_shm::bulk;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::time::{Duration, Instant};
-
-/// How long it sleeps while there is a publisher that it could not follow.
-const RETRY: Duration = Duration::from_millis(100);
+use std::time::Instant;
 
 /// Gets the samples of a topic. See [`Domain::subscriber`].
 ///
 /// A [`WaitSet`](crate::WaitSet) has it with all publishers that it follows and will follow: one
 /// token is named when one of them has written, or a new one has come. Arming it costs as
 /// much as it has publishers. After [`SubscribeError::TimedOut`] there was no sample: it may have
-/// been a new publisher that was named.
+/// been a new publisher that was named, or one that could not be followed and is tried again.
 ///
 /// ```
 /// use portolan::channel::TopicOptions;
@@ -57,6 +55,8 @@ pub struct Subscriber<T: ?Sized> {
     sources: Vec<Source>,
     /// Publishers that could not be followed, and were told of.
     refused: Vec<u8>,
+    /// In the set while there are any.
+    retry: Option<Token<Retry>>,
     /// Channels that were garbled: not read again.
     garbled: Vec<PortName>,
     /// Whose turn it is.
@@ -95,6 +95,7 @@ impl<T: Payload + ?Sized> Subscriber<T> {
             newcomers,
             sources: Vec::new(),
             refused: Vec::new(),
+            retry: None,
             garbled: Vec::new(),
             next: 0,
             tells_gone: false,
@@ -217,12 +218,7 @@ impl<T: Payload + ?Sized> Subscriber<T> {
             if came {
                 continue;
             }
-            let mut until = deadline;
-            if !self.refused.is_empty() && !over {
-                let retry = Instant::now() + RETRY;
-                until = Deadline::at(deadline.instant().map_or(retry, |at| at.min(retry)));
-            }
-            if self.set.wait(until)?.is_empty() && (over || deadline.has_passed()) {
+            if self.set.wait(deadline)?.is_empty() && (over || deadline.has_passed()) {
                 return Err(SubscribeError::TimedOut);
             }
         }
@@ -401,8 +397,26 @@ impl<T: Payload + ?Sized> Subscriber<T> {
     }
 
     /// Reads the channels of publishers that it does not read yet, from so many samples ago.
-    /// Of one that it cannot read it tells once.
+    /// Of one that it cannot read it tells once, and a retry is due.
     fn follow(&mut self, history: u64) -> Result<(), TopicError> {
+        let followed = self.follow_all(history);
+        match self.retry {
+            Some(token) if self.refused.is_empty() => {
+                self.set.remove(token);
+                self.retry = None;
+            }
+            Some(token) => self.set.get_mut(token).into_iter().for_each(Retry::renew),
+            None if self.refused.is_empty() => {}
+            None => {
+                let retry = Retry::new(self.domain.member().number);
+                let added = self.set.add(retry).map_err(|refused| refused.why);
+                self.retry = Some(added?);
+            }
+        }
+        followed
+    }
+
+    fn follow_all(&mut self, history: u64) -> Result<(), TopicError> {
         for publisher in 0..self.publishers {
             if self.sources.iter().any(|s| s.publisher == publisher) {
                 continue;
@@ -462,6 +476,14 @@ impl<T: Payload + ?Sized> Armable for Subscriber<T> {
 
     fn may_have(&mut self) -> bool {
         self.set.may_have()
+    }
+
+    fn has_alarms(&self) -> bool {
+        true
+    }
+
+    fn due(&self) -> Option<Instant> {
+        self.set.get(self.retry?)?.due()
     }
 
     fn arm_for(&mut self, link: u64) -> bool {
