@@ -451,17 +451,24 @@ impl PendingReply {
         self.answer.is_some() || self.due.has_passed()
     }
 
-    /// Arms it: the word that changes when the answer comes, and its value; `None` if it may be
-    /// there.
+    /// Arms it: the word that changes when the answer comes, and its value; `None` if a wait would
+    /// end at once.
     pub(crate) fn arm(&mut self) -> Option<(&AtomicU32, u32)> {
-        self.port.as_mut()?.port.settle();
-        let port = &mut self.port.as_mut()?.port;
-        // SeqCst: before the marks are set, as in `ReceiveRight::sleep`.
-        let seen = port.at().queue().port.sleep.doorbell.load(Ordering::SeqCst);
-        if !port.arm() {
+        let seen = loop {
+            // Each time: what kept it from being armed may be an answer to an older request.
+            if self.is_over() {
+                return None;
+            }
+            let port = &mut self.port.as_mut()?.port;
+            port.settle();
+            // SeqCst: before the marks are set, as in `ReceiveRight::sleep`.
+            let seen = port.at().queue().port.sleep.doorbell.load(Ordering::SeqCst);
+            if port.arm() {
+                break seen;
+            }
             port.disarm();
-            return None;
-        }
+        };
+        let port = &self.port.as_ref()?.port;
         Some((&port.at().queue().port.sleep.doorbell, seen))
     }
 
@@ -759,3 +766,6 @@ pub(crate) fn answer_for_dead(member: &Member, port: PortName, tag: u32) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
