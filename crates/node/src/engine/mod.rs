@@ -408,6 +408,7 @@ impl Engine {
                 link.receive(&mut self.node, &mut self.machine, at);
             }
         }
+        // Before flows end or move: what has arrived by them is known now.
         self.answer_flushes();
         self.handle();
         self.serve_domains();
@@ -436,6 +437,9 @@ impl Engine {
                 break;
             }
         }
+        // Those that this turn has taken, or whose port has a flow again: if all is there, nothing comes that
+        // would be a reason for the next turn.
+        self.answer_flushes();
         if self.machine.recorder.is_some() {
             self.look_at_recording();
         }

@@ -1,9 +1,10 @@
-//! Room in a port that comes in the midst of a turn, behind the look at all ports.
+//! Engines that are stepped only when they ask for it: room in a port that comes in the midst of a turn, behind
+//! the look at all ports; and a program that waits until all that it has sent is there, which is.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use portolan::{Access, Deadline, Domain, Message, PortOptions, ReceiveRight, WhenFull};
+use portolan::{Access, Deadline, Domain, Message, PortOptions, ReceiveRight, SendRight, WhenFull};
 use portolan_abi::node::NodeId;
 use portolan_node::config;
 use portolan_node::engine::Engine;
@@ -146,14 +147,47 @@ fn empty(port: &Mutex<Option<ReceiveRight>>) -> usize {
     }
 }
 
+/// Two connections, each the other's peer.
+fn link() -> (Box<dyn Connection>, Box<dyn Connection>) {
+    let transport = Memory::default();
+    let mut listener = transport.listen(&Address::named(&unique("room"))).unwrap();
+    let there = transport.connect(&listener.address()).unwrap();
+    (listener.accept().unwrap().unwrap(), there)
+}
+
+/// The first engine listens, and the second one has dialled.
+fn adopt(
+    now: Duration,
+    (hall, here): (&mut Node, Box<dyn Connection>),
+    (roof, there): (&mut Node, Box<dyn Connection>),
+) {
+    let (roofs, halls) = (NodeId([2; 16]), NodeId([1; 16]));
+    hall.engine.adopt(now, here, roofs, false).unwrap();
+    roof.engine.adopt(now, there, halls, true).unwrap();
+}
+
+/// The hall's port, with the shortest queue.
+fn bind(hall: &Node) -> ReceiveRight {
+    let options = PortOptions::named("upper").queue(1).spanned();
+    hall.domain.bind(options).unwrap()
+}
+
+/// A right on the hall's port `upper`, at the roof.
+fn connect(clock: &SystemClock, hall: &mut Node, roof: &mut Node) -> SendRight {
+    let domain = roof.domain.clone();
+    let asked = std::thread::spawn(move || domain.connect("upper", PATIENCE).unwrap());
+    while !asked.is_finished() {
+        hall.step_if_asked(clock.now());
+        roof.step_if_asked(clock.now());
+    }
+    asked.join().unwrap()
+}
+
 #[test]
 fn room_that_comes_while_a_turn_sends_is_not_forgotten() {
     let clock = SystemClock::default();
     let (mut hall, mut roof) = (Node::new(1), Node::new(2));
-    let transport = Memory::default();
-    let mut listener = transport.listen(&Address::named(&unique("room"))).unwrap();
-    let there = transport.connect(&listener.address()).unwrap();
-    let here = listener.accept().unwrap().unwrap();
+    let (here, there) = link();
     let port = Arc::new(Mutex::new(None));
     let received = Arc::new(Mutex::new(0));
     let act = {
@@ -164,23 +198,10 @@ fn room_that_comes_while_a_turn_sends_is_not_forgotten() {
         connection: here,
         act: Box::new(act),
     });
-    let now = clock.now();
-    hall.engine
-        .adopt(now, here, NodeId([2; 16]), false)
-        .unwrap();
-    roof.engine
-        .adopt(now, there, NodeId([1; 16]), true)
-        .unwrap();
+    adopt(clock.now(), (&mut hall, here), (&mut roof, there));
 
-    let options = PortOptions::named("upper").queue(1).spanned();
-    *port.lock().unwrap() = Some(hall.domain.bind(options).unwrap());
-    let domain = roof.domain.clone();
-    let asked = std::thread::spawn(move || domain.connect("upper", PATIENCE).unwrap());
-    while !asked.is_finished() {
-        hall.step_if_asked(clock.now());
-        roof.step_if_asked(clock.now());
-    }
-    let right = asked.join().unwrap();
+    *port.lock().unwrap() = Some(bind(&hall));
+    let right = connect(&clock, &mut hall, &mut roof);
 
     // No time passes: nothing is mended by a timer.
     let now = clock.now();
@@ -193,4 +214,25 @@ fn room_that_comes_while_a_turn_sends_is_not_forgotten() {
         let has = *received.lock().unwrap();
         assert!(steps, "both wait, and {has} of {sent} have come");
     }
+}
+
+#[test]
+fn who_waits_for_what_is_there_already_is_told_in_the_same_turn() {
+    let clock = SystemClock::default();
+    let (mut hall, mut roof) = (Node::new(1), Node::new(2));
+    let (here, there) = link();
+    adopt(clock.now(), (&mut hall, here), (&mut roof, there));
+    let _port = bind(&hall);
+    let right = connect(&clock, &mut hall, &mut roof);
+    right.send(Message::default(), WhenFull::Fail).unwrap();
+    // No time passes: nothing is mended by a timer.
+    let now = clock.now();
+    while hall.step_if_asked(now) | roof.step_if_asked(now) {}
+    let flushed = std::thread::spawn(move || right.flush(PATIENCE));
+    while !flushed.is_finished() {
+        hall.step_if_asked(now);
+        roof.step_if_asked(now);
+    }
+    let flushed = flushed.join().unwrap();
+    assert!(flushed.is_ok(), "{flushed:?}");
 }
