@@ -417,6 +417,7 @@ impl Engine {
         }
         self.go_on_asking();
         self.try_again();
+        self.look_at_open();
         self.close_idle();
         self.make_room_for_backlogs();
         self.machine.count_slots(&mut self.node);

@@ -13,6 +13,7 @@
 //! |---|---|
 //! | `table` | proxies by what is known of them |
 //! | `ends` | they are closed: unused, or with their ports |
+//! | `held` | requests that are one too many |
 //! | `moves` | their ports move, and ports of this machine become proxies |
 //! | `passing` | ports that have come here, to which their proxies pass on; messages that go once more |
 //! | `saved` | another process goes on with them |
@@ -23,6 +24,7 @@
 
 mod arriving;
 mod ends;
+mod held;
 mod moves;
 mod passing;
 mod saved;
@@ -44,6 +46,7 @@ use super::payload::Payload;
 use super::recorder::Passes;
 use super::spans::Thing;
 
+use held::Holding;
 pub(super) use moves::Leaving;
 use passing::{Back, Here};
 pub(super) use saved::SavedProxy;
@@ -96,6 +99,8 @@ pub(super) struct Proxy {
     place: Place,
     /// Was taken off, and is one request too many.
     held: Option<(node::Message<Payload>, Answer)>,
+    /// When its turn is among those that hold one. Only [`held`] changes it.
+    turn: Option<u64>,
     /// It was told that no sender is left; since when. The latter only [`Proxies::set_idle`] changes.
     unused: bool,
     idle_since: Option<Duration>,
@@ -166,8 +171,8 @@ pub(super) struct Proxies {
     passing: BTreeSet<(PortKey, u64)>,
     /// Those that wait until a port has arrived.
     awaiting: BTreeSet<(PortKey, u64)>,
-    /// Those whose next request is one too many, by home and domain.
-    holding: BTreeSet<(NodeId, DomainKey, u64)>,
+    /// Those whose next request is one too many.
+    holding: Holding,
     last: u64,
     /// Those that may send on again.
     due: BTreeSet<u64>,
@@ -274,9 +279,8 @@ impl Engine {
                 // If the flow is over, it is about to be told why, and whether another one takes its place.
                 Err(_) => return self.park(id),
             }
-            if let Some((message, answer)) = proxy.held.take() {
-                self.proxies.holds_none(id);
-                if !self.ask_on(id, message, answer) {
+            if let Some(held) = proxy.held.take() {
+                if !self.ask_held(id, held) {
                     return;
                 }
                 continue;
@@ -375,7 +379,7 @@ impl Engine {
         let Some(proxy) = self.proxies.all.get_mut(&id) else {
             return false;
         };
-        let (Some(flow), domain, home) = (proxy.flow, proxy.domain, proxy.home) else {
+        let (Some(flow), domain) = (proxy.flow, proxy.domain) else {
             return false;
         };
         let (began, bytes) = (self.machine.records(domain), message.bytes());
@@ -393,21 +397,11 @@ impl Engine {
                 true
             }
             Err(refused) => {
-                match refused.why {
-                    Unsent::TooMany { .. } => {
-                        proxy.held = Some((refused.item, answer));
-                        self.proxies.holding.insert((home, domain, id));
-                        // Those that nobody waits for make room, and so does each that ends.
-                        if self.abandon(flow.peer, domain) {
-                            return true;
-                        }
-                        self.park(id);
-                    }
-                    _ => {
-                        answer.dropped();
-                        self.take_rights_back(&refused.item.rights);
-                    }
+                if matches!(refused.why, Unsent::TooMany { .. }) {
+                    return self.is_too_many(id, refused.item, answer);
                 }
+                answer.dropped();
+                self.take_rights_back(&refused.item.rights);
                 false
             }
         }
@@ -418,22 +412,6 @@ impl Engine {
         let proxy = self.proxies.all.get(&id);
         let name = proxy.map_or("", |proxy| proxy.name.as_str());
         self.machine.passed(began, true, passes, name, bytes);
-    }
-
-    /// Ends the requests at a peer whose programs have stopped to wait; whether there were some.
-    fn abandon(&mut self, peer: NodeId, domain: DomainKey) -> bool {
-        let now = self.protocol_time();
-        let all = self.machine.asking.iter();
-        let gone = all.filter(|(request, asking)| {
-            let is_its = request.peer == peer && asking.domain == domain;
-            is_its && matches!(&asking.what, Waits::Answer(answer) if !answer.is_wanted())
-        });
-        let gone: Vec<RequestKey> = gone.map(|(request, _)| *request).collect();
-        for request in &gone {
-            self.machine.asking.remove(request);
-            self.node.abandon(now, *request);
-        }
-        !gone.is_empty()
     }
 
     /// Nothing can be sent on: what comes stays in the proxy's queue.
@@ -460,11 +438,13 @@ impl Engine {
     /// Sends on what may be sent on again; whether there was something.
     pub(super) fn drain_due(&mut self) -> bool {
         let due = std::mem::take(&mut self.proxies.due);
-        let any = !due.is_empty();
+        let free = self.proxies.take_free();
+        let any = !due.is_empty() || !free.is_empty();
         for id in due {
             self.wait_for(id);
             self.drain(id);
         }
+        free.into_iter().for_each(|peer| self.fill_places(peer));
         any
     }
 
@@ -531,6 +511,8 @@ impl Engine {
 
     /// A request of a program here has ended.
     pub(super) fn ended(&mut self, request: RequestKey, outcome: Outcome<Payload>) {
+        self.proxies.place_is_free(request.peer);
+        // One that was abandoned is not known any more.
         let Some(asking) = self.machine.asking.remove(&request) else {
             return;
         };
@@ -567,12 +549,6 @@ impl Engine {
             Outcome::NodeLost => answer.node_lost(&self.machine.name_of(request.peer)),
             // There is no memory for the answer, or there is none.
             _ => answer.dropped(),
-        }
-        // Another one may be made.
-        let its = (request.peer, domain, 0)..=(request.peer, domain, u64::MAX);
-        let first = self.proxies.holding.range(its).next();
-        if let Some((_, _, id)) = first.copied() {
-            self.unpark(id);
         }
     }
 

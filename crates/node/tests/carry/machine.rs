@@ -148,6 +148,7 @@ pub(crate) struct Machine {
     nodes: Vec<String>,
     clock: Arc<dyn Clock>,
     ahead: Duration,
+    places: Option<usize>,
 }
 
 /// What a machine is made of.
@@ -159,6 +160,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) memory: Option<u64>,
     /// How far the clock that it tells peers of is ahead.
     pub(crate) ahead: Duration,
+    /// Requests that may be open at a peer.
+    pub(crate) places: Option<usize>,
 }
 
 impl Default for Plan<'_> {
@@ -170,6 +173,7 @@ impl Default for Plan<'_> {
             patience: Patience::default(),
             memory: None,
             ahead: Duration::ZERO,
+            places: None,
         }
     }
 }
@@ -212,6 +216,7 @@ impl Machine {
             nodes: owned(plan.nodes),
             clock,
             ahead: plan.ahead,
+            places: plan.places,
         };
         machine.start();
         machine
@@ -226,6 +231,7 @@ impl Machine {
         settings.ping_after = self.patience.silent / 4;
         settings.dead_after = Some(self.patience.dead);
         settings.clock_at_zero = self.ahead;
+        settings.open_requests = self.places.unwrap_or(settings.open_requests);
         let span = config::Span {
             domain: DOMAIN.to_owned(),
             local: self.local.clone(),

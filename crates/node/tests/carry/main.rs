@@ -11,6 +11,7 @@ mod machine;
 mod messages;
 mod moves;
 mod names;
+mod places;
 mod rates;
 mod rights;
 mod room;

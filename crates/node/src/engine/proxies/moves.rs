@@ -206,6 +206,8 @@ impl Engine {
 
     /// The port of a flow has another home.
     pub(in crate::engine) fn has_moved(&mut self, flow: FlowKey, borrow: BorrowKey, home: NodeId) {
+        // Its requests that were not sent go to the other home.
+        self.proxies.place_is_free(flow.peer);
         let Some(id) = self.proxies.by_flow.remove(&flow) else {
             return self.node.unborrow(borrow);
         };

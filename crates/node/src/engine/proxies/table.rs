@@ -34,6 +34,7 @@ impl Proxy {
             synchronous,
             place,
             held: None,
+            turn: None,
             unused: false,
             idle_since: None,
             counted: false,
@@ -173,22 +174,13 @@ impl Proxies {
 
     /// A proxy's port has this home.
     pub(super) fn set_home(&mut self, id: u64, home: NodeId) {
+        self.is_held_at(id, home);
         let Some(proxy) = self.all.get_mut(&id) else {
             return;
         };
         let before = std::mem::replace(&mut proxy.home, home);
         self.by_home.remove(&(before, id));
         self.by_home.insert((home, id));
-        if self.holding.remove(&(before, proxy.domain, id)) {
-            self.holding.insert((home, proxy.domain, id));
-        }
-    }
-
-    /// A proxy has no request any more that is one too many.
-    pub(super) fn holds_none(&mut self, id: u64) {
-        if let Some(proxy) = self.all.get(&id) {
-            self.holding.remove(&(proxy.home, proxy.domain, id));
-        }
     }
 
     /// The proxy of a borrow that has ended.
@@ -220,10 +212,11 @@ impl Proxies {
         Some(id)
     }
 
-    /// When a proxy has been without senders for long enough.
+    /// When a proxy has been without senders for long enough, is tried again, or open requests are looked at.
     pub(in crate::engine) fn wake_at(&self) -> Option<Duration> {
         let idle = self.idle.first().map(|since| since + IDLE);
-        idle.into_iter().chain(self.again.first()).min()
+        let times = [idle, self.again.first(), self.holding.looks_at];
+        times.into_iter().flatten().min()
     }
 }
 
