@@ -1,5 +1,11 @@
 //! This machine's side of the protocol: ports that peers send to, and the requests that are under
 //! way in either direction.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `slots` | how many slots of ports are free |
+
+mod slots;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -12,7 +18,7 @@ use portolan::{
 use portolan_abi::node::NodeId;
 use portolan_proto::Time;
 use portolan_proto::node::{
-    self, Delivery, Destination, DomainKey, FlowKey, Home, Node, PortKey, RequestKey,
+    self, Delivery, Destination, DomainKey, FlowKey, Home, PortKey, RequestKey,
 };
 
 use super::arrivals::Arrivals;
@@ -36,8 +42,9 @@ pub(super) struct Lent {
     pub(super) slots: u32,
     /// Waits until flows that wait can be served.
     room: Option<Token<Room>>,
-    /// Messages that were put into it.
+    /// Messages that were put into it, and when the last one was.
     pub(super) delivered: u64,
+    delivered_at: Option<Duration>,
     /// When it is looked at again, if memory was short.
     again: Option<Duration>,
     /// How long after that, if it is short still.
@@ -93,6 +100,7 @@ impl Lent {
             slots,
             room: None,
             delivered: 0,
+            delivered_at: None,
             again: None,
             pause: CALLS_AGAIN.0,
         }
@@ -114,8 +122,11 @@ pub(super) struct Machine {
     pub(super) leaving: BTreeMap<PortKey, Leaving>,
     /// Names of peers.
     pub(super) names: BTreeMap<NodeId, String>,
-    /// Ports whose free slots are to be counted again.
+    /// Ports whose free slots are counted each time: flows wait in them, or this turn has put something into them.
     looked_at: BTreeSet<PortKey>,
+    /// Others that had fewer than all when that was counted last; and the last of them whose turn it was.
+    backlogged: BTreeSet<PortKey>,
+    last_backlogged: u64,
     /// Those that are to be looked at later, because memory was short: when.
     short: BTreeSet<(Duration, PortKey)>,
     /// Ports that were found dead.
@@ -244,6 +255,7 @@ impl Machine {
             span.remove(room);
         }
         self.looked_at.remove(&key);
+        self.backlogged.remove(&key);
         drop(right);
     }
 
@@ -275,73 +287,6 @@ impl Machine {
     pub(super) fn awake(&self) -> impl Iterator<Item = (&PortKey, &Lent)> {
         let all = self.lent.iter();
         all.filter(|(_, lent)| lent.is_awake())
-    }
-
-    /// Tells the protocol how many slots of ports are free, and waits for more where flows wait.
-    pub(super) fn count_slots(&mut self, node: &mut Node<Payload>) {
-        let now = self.now;
-        while let Some((at, key)) = self.short.first().copied()
-            && at <= now
-        {
-            self.short.pop_first();
-            if let Some(lent) = self.lent.get_mut(&key) {
-                lent.again = None;
-                self.looked_at.insert(key);
-            }
-        }
-        let keys: Vec<PortKey> = self.looked_at.iter().copied().collect();
-        for key in keys {
-            let Some(lent) = self.lent.get_mut(&key) else {
-                self.looked_at.remove(&key);
-                continue;
-            };
-            if lent.again.is_some() {
-                continue;
-            }
-            let Some(right) = &lent.right else {
-                self.looked_at.remove(&key);
-                continue;
-            };
-            let free = u32::try_from(right.room().free()).unwrap_or(u32::MAX);
-            node.room(time(now), key, free);
-            let (promised, usable, waits) = match node.port_view(key) {
-                Some((promised, usable, waiting)) => (promised, usable, !waiting.is_empty()),
-                None => (0, 0, false),
-            };
-            // Looked at until nobody can have taken a message since.
-            if free >= lent.slots && !waits {
-                self.looked_at.remove(&key);
-            }
-            let Some(span) = self.spans.get_mut(&lent.domain) else {
-                continue;
-            };
-            // More slots than are promised and left to others. If that is more than is ever waited
-            // for, then some flow has credit, and what it sends comes here.
-            let wanted = promised + lent.slots / 4 + 1;
-            let is_waited_for = waits && usable <= promised && wanted <= (lent.slots / 2).max(1);
-            match (lent.room, is_waited_for) {
-                (None, true) => {
-                    let room = right.room().for_messages(wanted as usize);
-                    lent.room = span.add(room, Thing::Room(key));
-                }
-                (Some(room), false) => {
-                    span.remove(room);
-                    lent.room = None;
-                }
-                (None, false) | (Some(_), true) => {}
-            }
-        }
-    }
-
-    /// A wait has named the room of a port.
-    pub(super) fn has_room(&mut self, key: PortKey) {
-        self.looked_at.insert(key);
-        if let Some(lent) = self.lent.get_mut(&key)
-            && let Some(room) = lent.room.take()
-            && let Some(span) = self.spans.get_mut(&lent.domain)
-        {
-            span.remove(room);
-        }
     }
 
     /// When a port is to be looked at again.
@@ -554,6 +499,7 @@ impl Home<Payload> for Machine {
                 }
                 if let Some(lent) = self.lent.get_mut(&port) {
                     lent.delivered += 1;
+                    lent.delivered_at = Some(self.now);
                     self.delivered += 1;
                     self.expects = false;
                     if let Some(at) = lent.again.take() {

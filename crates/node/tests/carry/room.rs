@@ -172,10 +172,10 @@ fn bind(hall: &Node) -> ReceiveRight {
     hall.domain.bind(options).unwrap()
 }
 
-/// A right on the hall's port `upper`, at the roof.
-fn connect(clock: &SystemClock, hall: &mut Node, roof: &mut Node) -> SendRight {
-    let domain = roof.domain.clone();
-    let asked = std::thread::spawn(move || domain.connect("upper", PATIENCE).unwrap());
+/// A right on a port of the hall's, at the roof.
+fn connect(clock: &SystemClock, hall: &mut Node, roof: &mut Node, name: &str) -> SendRight {
+    let (domain, name) = (roof.domain.clone(), name.to_owned());
+    let asked = std::thread::spawn(move || domain.connect(&name, PATIENCE).unwrap());
     while !asked.is_finished() {
         hall.step_if_asked(clock.now());
         roof.step_if_asked(clock.now());
@@ -201,7 +201,7 @@ fn room_that_comes_while_a_turn_sends_is_not_forgotten() {
     adopt(clock.now(), (&mut hall, here), (&mut roof, there));
 
     *port.lock().unwrap() = Some(bind(&hall));
-    let right = connect(&clock, &mut hall, &mut roof);
+    let right = connect(&clock, &mut hall, &mut roof, "upper");
 
     // No time passes: nothing is mended by a timer.
     let now = clock.now();
@@ -223,7 +223,7 @@ fn who_waits_for_what_is_there_already_is_told_in_the_same_turn() {
     let (here, there) = link();
     adopt(clock.now(), (&mut hall, here), (&mut roof, there));
     let _port = bind(&hall);
-    let right = connect(&clock, &mut hall, &mut roof);
+    let right = connect(&clock, &mut hall, &mut roof, "upper");
     right.send(Message::default(), WhenFull::Fail).unwrap();
     // No time passes: nothing is mended by a timer.
     let now = clock.now();
@@ -235,4 +235,41 @@ fn who_waits_for_what_is_there_already_is_told_in_the_same_turn() {
     }
     let flushed = flushed.join().unwrap();
     assert!(flushed.is_ok(), "{flushed:?}");
+}
+
+/// More ports than the looks of a few turns count.
+const PORTS: usize = 600;
+
+/// They are full, nothing goes on, and one is emptied: what comes to it is refused, if it is not known that there is
+/// room, and comes again.
+#[test]
+fn a_port_that_is_emptied_long_after_it_was_filled_takes_what_comes() {
+    let clock = SystemClock::default();
+    let (mut hall, mut roof) = (Node::new(1), Node::new(2));
+    let (here, there) = link();
+    adopt(clock.now(), (&mut hall, here), (&mut roof, there));
+    let mut ports = Vec::new();
+    for number in 0..PORTS {
+        let name = format!("port {number}");
+        let options = PortOptions::named(&name).queue(1).spanned();
+        let port = hall.domain.bind(options).unwrap();
+        ports.push((port, connect(&clock, &mut hall, &mut roof, &name)));
+    }
+    let send = |right: &SendRight| right.send(Message::default(), WhenFull::Fail).unwrap();
+    // One at a time: a flow that has more to send waits for its turn.
+    for _ in 0..SLOTS {
+        ports.iter().for_each(|(_, right)| send(right));
+        let now = clock.now();
+        while hall.step_if_asked(now) | roof.step_if_asked(now) {}
+    }
+    // What has come in a turn is counted in that turn.
+    hall.engine.step(clock.now());
+    let now = clock.now();
+    for (port, right) in ports.iter_mut().step_by(10) {
+        let taken = std::iter::from_fn(|| port.receive(Access::Later, Deadline::NOW).ok());
+        assert_eq!(taken.count(), SLOTS);
+        send(right);
+        while hall.step_if_asked(now) | roof.step_if_asked(now) {}
+        assert_eq!(port.depth(), 1);
+    }
 }

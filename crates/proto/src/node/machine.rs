@@ -82,6 +82,8 @@ pub struct Node<P> {
     pub(super) budgets: BTreeMap<DomainKey, Budget>,
     pub(super) events: VecDeque<Event<P>>,
     pub(super) served: BTreeSet<PortKey>,
+    /// Ports in which flows wait, and of which the driver was not told since it took them last.
+    pub(super) waited: BTreeSet<PortKey>,
     pub(super) granted: BTreeSet<DomainKey>,
     /// Members that it tells its peers of, and where they are reached.
     pub(super) members: Vec<(NodeId, String)>,
@@ -145,6 +147,7 @@ impl<P: Clone> Node<P> {
             budgets: BTreeMap::new(),
             events: VecDeque::new(),
             served: BTreeSet::new(),
+            waited: BTreeSet::new(),
             granted: BTreeSet::new(),
             members: Vec::new(),
             forgotten: BTreeSet::new(),
@@ -232,6 +235,12 @@ impl<P: Clone> Node<P> {
         }
     }
 
+    /// A port in which a flow waits, or has waited since this was called last: it is served by the driver's next
+    /// word of how many slots are free ([`room`](Self::room)). No other port needs that word.
+    pub fn poll_waited(&mut self) -> Option<PortKey> {
+        self.waited.pop_first()
+    }
+
     /// The port is gone: all who send to it learn it.
     pub fn remove_port(&mut self, now: Time, port: PortKey, reason: DeadReason) {
         let Some(entry) = self.ports.get(&port) else {
@@ -245,6 +254,7 @@ impl<P: Clone> Node<P> {
                 association.port_closed(&mut cx, key.flow, reason);
             }
         }
+        self.waited.remove(&port);
         if let Some(gone) = self.ports.remove(&port) {
             self.arrives_no_more(now, gone);
         }
@@ -615,6 +625,9 @@ impl<P: Clone> Node<P> {
                 }
             }
             if let Some(entry) = self.ports.get_mut(&port) {
+                if !entry.waiting.is_empty() {
+                    self.waited.insert(port);
+                }
                 let is_contended = !entry.waiting.is_empty() && entry.promised > 0;
                 let review = now.after(self.settings.credit_lapses_after);
                 let before = entry.review;
