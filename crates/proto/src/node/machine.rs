@@ -235,8 +235,8 @@ impl<P: Clone> Node<P> {
         }
     }
 
-    /// A port in which a flow waits, or has waited since this was called last: it is served by the driver's next
-    /// word of how many slots are free ([`room`](Self::room)). No other port needs that word.
+    /// A port in which flows wait, or have waited since it was polled last: they are served once the driver says
+    /// that slots are free ([`room`](Self::room)). Of other ports it may say so late.
     pub fn poll_waited(&mut self) -> Option<PortKey> {
         self.waited.pop_first()
     }

@@ -1,9 +1,10 @@
 //! How many slots of ports are free: the protocol is told, and room is waited for where flows wait.
 //!
 //! ```text
-//!          delivered to, or a flow waits
-//!  all free ----------------------------> looked at ---a turn has brought nothing, none waits---> backlogged
-//!      \___ all are free _________________________/ \___ delivered to, or a flow waits ____________/
+//! all free <---all are free--- looked at, backlogged
+//!
+//! all free, backlogged ---delivered to, or a flow waits---> looked at
+//! looked at ---no flow waits, and this turn has brought nothing---> backlogged
 //! ```
 //!
 //! Ports that are looked at are counted each time; of those with a backlog a few, in turn. What the protocol
@@ -13,8 +14,7 @@
 //! - too few: a message is refused that would find some.
 //!
 //! In both cases its flow waits from then on, so the port is looked at in the same turn, and the message is sent
-//! again. So thousands of ports that nobody empties cost no turn more than a few of them, and a few are counted
-//! each time.
+//! again. So thousands of ports that nobody empties cost no turn more than a few of them.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
