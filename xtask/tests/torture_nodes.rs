@@ -83,7 +83,8 @@ fn is_noticed(rule: &str, kinds: &[&str]) {
 
 #[test]
 fn what_is_not_sent_again() {
-    is_noticed("resend", &["lost", "twice_or_out_of_order"]);
+    // On a busy machine the audit comes first: it stays unacknowledged.
+    is_noticed("resend", &["lost", "twice_or_out_of_order", "left_over"]);
 }
 
 #[test]
