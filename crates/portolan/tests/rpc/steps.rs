@@ -331,6 +331,11 @@ mod deaths {
         while !clients.is_empty() && !victim.ended() {
             for i in 0..100 * clients.len() {
                 let client = &clients[i / 100];
+                if i % 100 == 0 && client.stub().is_sharing() {
+                    // It is a busy one, on a busy machine too.
+                    let counts = (0..100).try_for_each(|_| client.count(0));
+                    let _ = counts.and_then(|()| client.stub().flush(PATIENCE));
+                }
                 let ended = call(client, &ledger, &mut number);
                 let large = client.fill(5000, 1).map(|l| client.total(vec![l], false));
                 if ended.is_err() || !matches!(large, Ok(Ok(_))) {
