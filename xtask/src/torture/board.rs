@@ -20,6 +20,8 @@ const HEAD_WORDS: usize = 512;
 const HITS: usize = 64;
 const HELD: usize = 512;
 const CALLS: usize = HELD + 2 * MAX_HELD;
+/// In a worker's word for what happens to it: it is about to die or to stop.
+const UNDER_WAY: u64 = 3;
 /// Calls whose runs are known: the latest of each worker.
 const KNOWN: usize = 256;
 const CUTS: usize = CALLS + KNOWN;
@@ -54,7 +56,7 @@ pub(crate) enum Entry {
     Beat,
     /// What it is doing: [`super::Doing`].
     Doing,
-    /// What happens to it at the first of its marks: 1 it dies, 2 it stops; 0 nothing.
+    /// What happens to it at the first of its marks: 1 it dies, 2 it stops, 3 either does; 0 nothing.
     Action,
     /// The mark plus one at which it died.
     DiedAt,
@@ -369,13 +371,19 @@ fn passed(mark: &'static str) {
         return;
     }
     let own = Pid::from_raw(i32::try_from(std::process::id()).unwrap_or(0));
-    // Of threads that come to marks at the same time, one dies or stops there.
-    let (entry, signal) = match board.of(*worker, Entry::Action).swap(0, Ordering::SeqCst) {
-        0 => return,
-        2 => (Entry::StoppedAt, Signal::STOP),
-        _ => (Entry::DiedAt, Signal::KILL),
+    // Of threads that come to marks at the same time, one dies or stops there. The coordinator must not
+    // take the worker for one that is at work meanwhile: not before it has read where that was.
+    let action = board.of(*worker, Entry::Action);
+    let action = action.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |action| {
+        matches!(action, 1 | 2).then_some(UNDER_WAY)
+    });
+    let (entry, signal) = match action {
+        Err(_) => return,
+        Ok(2) => (Entry::StoppedAt, Signal::STOP),
+        Ok(_) => (Entry::DiedAt, Signal::KILL),
     };
     board.set(*worker, entry, index as u64 + 1);
+    board.disarm(*worker);
     if let Some(own) = own {
         // Cannot fail: a process may send itself signals.
         let _ = rustix::process::kill_process(own, signal);

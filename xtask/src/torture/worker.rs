@@ -227,11 +227,7 @@ impl Worker {
         loop {
             self.beat();
             self.pause();
-            match self
-                .board
-                .of(self.at, Entry::Order)
-                .swap(0, Ordering::SeqCst)
-            {
+            match self.board.get(self.at, Entry::Order) {
                 1 => {
                     self.leave()?;
                     self.join()?;
@@ -311,6 +307,7 @@ impl Worker {
         self.leave_abroad();
         self.holds = Holds::default();
         self.board.set(self.at, Entry::Space, 0);
+        self.board.set(self.at, Entry::Order, 0);
         let Some(domain) = self.domain.take() else {
             return Ok(());
         };

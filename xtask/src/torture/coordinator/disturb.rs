@@ -22,6 +22,9 @@ impl Coordinator {
             && !place.killed
             && place.stopped.is_none()
             && self.board.get(worker, Entry::Space) != 0
+            // Who has come to its mark, or was dismissed, is there for a while on a busy machine.
+            && self.died_at(worker).is_none()
+            && self.board.get(worker, Entry::Order) == 0
     }
 
     fn is_free(&self, worker: usize) -> bool {

@@ -5,12 +5,15 @@ use super::super::ledger::{Count, End, Kind, Stream};
 use super::setting::is_well;
 use super::{Coordinator, Excuse, Found};
 use crate::audit::{self, Image};
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// How long nodes have to be linked again, and programs to have no request open.
 const HEALED_WITHIN: Duration = Duration::from_secs(75);
+/// Between two times that it is written down what they lack meanwhile.
+const TOLD: Duration = Duration::from_secs(10);
 /// How long what is lacking or left over must last to count: something may be about to be done about
 /// it, on a machine that is busy with other things.
 const LASTING: Duration = Duration::from_secs(30);
@@ -40,17 +43,28 @@ impl Coordinator {
         Ok(())
     }
 
+    /// Waits until all are well at once. On a busy machine that may never be, so only who has not been
+    /// well at any look counts in the end.
     fn wait_until_healed(&mut self, pause: u64) -> io::Result<()> {
         let end = Instant::now() + HEALED_WITHIN;
+        let mut told = Instant::now() + TOLD;
+        let mut ill: BTreeSet<usize> = (0..self.places.len()).collect();
         loop {
             self.look_around()?;
-            let lacks = self.is_healed(pause);
+            let lacks = self.lacking(pause);
             if lacks.is_empty() {
                 return Ok(());
             }
+            ill.retain(|at| lacks.contains_key(at));
+            if Instant::now() > told {
+                told = Instant::now() + TOLD;
+                for what in lacks.values() {
+                    self.write(&format!("still {what}"));
+                }
+            }
             if Instant::now() > end {
-                for what in lacks {
-                    self.found(Found::Hung, &what);
+                for (_, what) in lacks.iter().filter(|(at, _)| ill.contains(at)) {
+                    self.found(Found::Hung, what);
                 }
                 return Ok(());
             }
@@ -58,21 +72,22 @@ impl Coordinator {
         }
     }
 
-    /// What is not as it was before all disturbances.
-    fn is_healed(&self, pause: u64) -> Vec<String> {
-        let mut lacks = Vec::new();
+    /// The places that are not as they were before all disturbances, and how they are.
+    fn lacking(&self, pause: u64) -> BTreeMap<usize, String> {
+        let mut lacks = BTreeMap::new();
         let peers = self.shape.nodes - 1;
         for node in 0..self.shape.nodes {
             let status = self.status(node);
             if !is_well(status.as_ref(), peers) {
                 let peers = status.map(|status| status.peers);
-                lacks.push(format!("node {node} is not linked: {peers:?}"));
+                lacks.insert(node, format!("node {node} is not linked: {peers:?}"));
             }
         }
         for at in self.shape.nodes..self.places.len() {
             let is_there = self.places[at].child.is_some();
             if !is_there || self.board.get(at, Entry::Paused) != pause {
-                lacks.push(format!("program {at} has requests open, or is not there"));
+                let what = format!("program {at} has requests open, or is not there");
+                lacks.insert(at, what);
             }
         }
         lacks
