@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 
 use super::{Address, SocketError};
-use crate::process::{comm, is_stopped};
+use crate::process::{comm, is_stopped, start_time};
 
 /// Linux 4.13: the supplementary groups of a socket's peer.
 const SO_PEERGROUPS: i32 = 59;
@@ -224,7 +224,8 @@ pub struct Occupant {
 /// it is hidden.
 ///
 /// Only processes whose descriptors we may list are found. Of several, one that is stopped, because
-/// the others wait for it; else the one with the lowest process id.
+/// the others wait for it; else the one that was started first: others may have it from there, for as
+/// long as a program takes to start.
 pub fn holder(address: &Address) -> Option<Holder> {
     occupant(address).filter(|o| o.listens)?.holder
 }
@@ -237,24 +238,19 @@ pub fn occupant(address: &Address) -> Option<Occupant> {
     let table = std::fs::read("/proc/thread-self/net/unix").ok()?;
     let (inode, listens) = bound_inode(&table, address)?;
     let wanted = format!("socket:[{inode}]");
-    let mut pids: Vec<u32> = std::fs::read_dir("/proc")
-        .into_iter()
-        .flatten()
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-        .collect();
-    pids.sort_unstable();
+    let pids = std::fs::read_dir("/proc").into_iter().flatten();
+    let pids = pids.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     let holders = pids
-        .into_iter()
-        .filter(|&pid| has_descriptor(pid, wanted.as_bytes()));
-    let mut holder: Option<Holder> = None;
-    for found in holders.filter_map(Holder::of) {
-        if found.stopped {
-            holder = Some(found);
-            break;
-        }
-        holder = holder.or(Some(found));
-    }
+        .filter(|&pid| has_descriptor(pid, wanted.as_bytes()))
+        .filter_map(|pid| Some((Holder::of(pid)?, start_time(pid)?)));
+    let holder = to_be_named(holders);
     Some(Occupant { listens, holder })
+}
+
+/// Of processes that have a socket, and when they were started: the one that is to be named.
+fn to_be_named(holders: impl Iterator<Item = (Holder, u64)>) -> Option<Holder> {
+    let named = holders.min_by_key(|(holder, started)| (!holder.stopped, *started, holder.pid));
+    named.map(|(holder, _)| holder)
 }
 
 /// The inode of the socket that is bound to `address`, from `/proc/net/unix`, and whether it
@@ -295,4 +291,29 @@ fn has_descriptor(pid: u32, wanted: &[u8]) -> bool {
     fds.filter_map(Result::ok)
         .filter_map(|fd| std::fs::read_link(fd.path()).ok())
         .any(|target| target.as_os_str().as_bytes() == wanted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Holder, to_be_named};
+
+    fn holder(pid: u32, stopped: bool) -> Holder {
+        Holder {
+            pid,
+            comm: "test".to_owned(),
+            user: None,
+            stopped,
+        }
+    }
+
+    #[test]
+    fn who_was_started_first_is_named_before_its_children_and_who_is_stopped_before_all() {
+        // Process ids begin again: a child's may be lower.
+        let both = [(holder(700, false), 12), (holder(16, false), 90)];
+        let named = |all: &[(Holder, u64)]| to_be_named(all.iter().cloned()).unwrap().pid;
+        assert_eq!(named(&both), 700);
+        let stopped = (holder(801, true), 91);
+        assert_eq!(named(&[both.as_slice(), &[stopped]].concat()), 801);
+        assert_eq!(to_be_named(std::iter::empty()), None);
+    }
 }
