@@ -132,7 +132,7 @@ impl Coordinator {
         }
         // A worker that runs, or would if it had a processor, waits for no other worker.
         let pid = child.id();
-        if !matches!(process_state(pid), Some('S' | 'D')) || is_draining(pid) {
+        if !matches!(process_state(pid), Some('S' | 'D')) || is_in_the_kernels_work(pid) {
             return;
         }
         let since = since.min(LOOK);
@@ -206,14 +206,19 @@ impl Coordinator {
     }
 }
 
-/// Whether it waits for the kernel's own work, and so for no process: before the kernel makes a huge
-/// page, each processor empties its lists of pages, for one process of the machine after another,
-/// and that may take seconds where processors are busy.
-fn is_draining(pid: u32) -> bool {
+/// Whether it waits for the kernel's own work, and so for no process, which may take seconds where
+/// processors are busy. Before the kernel makes a huge page, each processor empties its lists of pages,
+/// for one process of the machine after another. Before a process may have barriers for all its
+/// threads, each processor has to have passed a point at which it runs no code of the kernel's.
+fn is_in_the_kernels_work(pid: u32) -> bool {
+    const WORKS: [&str; 4] = [
+        "lru_add_drain_all",
+        "flush_work",
+        "synchronize_rcu",
+        "wait_rcu_gp",
+    ];
     let at = std::fs::read_to_string(format!("/proc/{pid}/wchan")).unwrap_or_default();
-    ["lru_add_drain_all", "flush_work"]
-        .iter()
-        .any(|work| at.contains(work))
+    WORKS.iter().any(|work| at.contains(work))
 }
 
 /// Where a process's threads are in the kernel.
