@@ -41,6 +41,18 @@ impl<F: Future> Watched<F> {
         self.future.as_mut().poll(&mut Context::from_waker(&waker))
     }
 
+    /// Its outcome, once it is there.
+    fn ended(&mut self) -> F::Output {
+        let mut outcome = None;
+        until("it has ended", || {
+            if let Poll::Ready(ready) = self.poll() {
+                outcome = Some(ready);
+            }
+            outcome.is_some()
+        });
+        outcome.unwrap()
+    }
+
     fn woken(&self) -> usize {
         self.woken.0.load(Ordering::SeqCst)
     }
@@ -64,22 +76,23 @@ fn a_task_has_room_when_another_takes_its_answer() -> Outcome {
     let woken = |waiting: &[Watched<_>]| waiting.iter().map(Watched::woken).collect::<Vec<_>>();
     assert_eq!(woken(&waiting), [0, 0, 0, 0]);
     assert_eq!(calls[7].poll(), Poll::Ready(Ok(8)));
-    assert_eq!(woken(&waiting), [1, 0, 0, 0], "in turn, one for each place");
+    // The driver may be late, and wake the next one for a place that the first has not used yet.
+    let now = woken(&waiting);
+    assert!(now[0] == 1 && now[3] == 0, "in turn, one for each place");
     // One that does not want its turn any more passes it on.
     let [first, mut second, third, mut fourth] = waiting;
     drop(first);
     assert_eq!(second.woken(), 1);
     drop(third);
     assert!(second.poll().is_pending());
-    assert_eq!(fourth.woken(), 0);
-    drop(calls.pop());
-    assert_eq!(fourth.woken(), 1, "a call that is given up makes room");
+    // There is no place for it.
+    let early = fourth.woken();
     assert!(fourth.poll().is_pending());
-    until("both have ended", || {
-        second.woken() > 1 && fourth.woken() > 1
+    drop(calls.pop());
+    until("a call that is given up makes room", || {
+        fourth.woken() > early
     });
-    assert_eq!(second.poll(), Poll::Ready(Ok(2)));
-    assert_eq!(fourth.poll(), Poll::Ready(Ok(2)));
+    assert_eq!([second.ended(), fourth.ended()], [Ok(2), Ok(2)]);
     Ok(())
 }
 
