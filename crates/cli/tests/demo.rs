@@ -199,9 +199,9 @@ fn a_killed_coordinator_leaves_no_process_and_no_file() {
         let (mut demo, stages) = started(&scratch, carrier);
         kill(demo.id());
         demo.wait().unwrap();
-        while !stages.iter().all(|&stage| is_gone(stage)) {
-            std::thread::yield_now();
-        }
+        until("all stages are gone", || {
+            stages.iter().all(|&stage| is_gone(stage))
+        });
         assert_eq!(scratch.names(), ["large"]);
         // A process that is dead has threads that are about to be, and they have its sockets.
         let domain = format!("portolan-demo-{}", demo.id());

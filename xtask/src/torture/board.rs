@@ -16,12 +16,17 @@ pub(crate) const MAX_WORKERS: usize = 32;
 /// Extents that a worker holds at the most.
 pub(crate) const MAX_HELD: usize = 256;
 
+/// What happens to a worker at the first of its marks: it dies.
+pub(crate) const DIE: u64 = 1;
+/// It stops.
+pub(crate) const STOP: u64 = 2;
+/// It is there, and about to die or to stop.
+const UNDER_WAY: u64 = 3;
+
 const HEAD_WORDS: usize = 512;
 const HITS: usize = 64;
 const HELD: usize = 512;
 const CALLS: usize = HELD + 2 * MAX_HELD;
-/// In a worker's word for what happens to it: it is about to die or to stop.
-const UNDER_WAY: u64 = 3;
 /// Calls whose runs are known: the latest of each worker.
 const KNOWN: usize = 256;
 const CUTS: usize = CALLS + KNOWN;
@@ -56,7 +61,7 @@ pub(crate) enum Entry {
     Beat,
     /// What it is doing: [`super::Doing`].
     Doing,
-    /// What happens to it at the first of its marks: 1 it dies, 2 it stops, 3 either does; 0 nothing.
+    /// What happens to it at the first of its marks: [`DIE`], [`STOP`], either ([`UNDER_WAY`]); 0 nothing.
     Action,
     /// The mark plus one at which it died.
     DiedAt,
@@ -375,11 +380,11 @@ fn passed(mark: &'static str) {
     // take the worker for one that is at work meanwhile: not before it has read where that was.
     let action = board.of(*worker, Entry::Action);
     let action = action.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |action| {
-        matches!(action, 1 | 2).then_some(UNDER_WAY)
+        matches!(action, DIE | STOP).then_some(UNDER_WAY)
     });
     let (entry, signal) = match action {
         Err(_) => return,
-        Ok(2) => (Entry::StoppedAt, Signal::STOP),
+        Ok(STOP) => (Entry::StoppedAt, Signal::STOP),
         Ok(_) => (Entry::DiedAt, Signal::KILL),
     };
     board.set(*worker, entry, index as u64 + 1);

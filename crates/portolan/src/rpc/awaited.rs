@@ -15,8 +15,10 @@
 //!   nothing is open it sleeps without a timer.
 //! - **A3** The driver does not keep the connection: the last stub that goes ends both.
 //! - **A4** Tasks wait for room in the window in turn. The driver finds some after it has read, and
-//!   a caller makes some when it takes an outcome; as many are woken as find a place. One that is
-//!   woken and does not use its place passes it on.
+//!   a caller makes some when it takes an outcome; for each place one is woken. A look that comes
+//!   before that one has used its place wakes the next one, too, which then waits on in its turn: so
+//!   one that is woken and never polled keeps no place from others. One that does not use its
+//!   place passes it on.
 
 use super::client::{Pending, Stub};
 use super::client_end::{Connection, Inner, Ready, SOON, answered};

@@ -1,7 +1,7 @@
 //! The coordinator kills, stops and dismisses workers, at marks and at random.
 
 use super::super::Doing;
-use super::super::board::Entry;
+use super::super::board::{DIE, Entry, STOP};
 use super::stops::STOPPED;
 use super::{CREATORS, Coordinator, LONG_BOUND, SPARE, STOPS, bait, signal_to};
 use crate::marks::{MARKS, Passer, passer};
@@ -9,28 +9,22 @@ use rustix::process::Signal;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// What happens at a mark: see [`Entry::Action`].
-pub(super) const DIE: u64 = 1;
-pub(super) const STOP: u64 = 2;
 /// Stands for the mark plus one where a worker is stopped at none.
 const AT_RANDOM: u64 = MARKS.len() as u64 + 1;
 
 impl Coordinator {
-    fn is_at_work(&self, worker: usize) -> bool {
+    /// Whether it is at work, and nothing is to happen to it.
+    fn is_free(&self, worker: usize) -> bool {
         let place = &self.places[worker];
         place.child.is_some()
             && !place.killed
             && place.stopped.is_none()
             && self.board.get(worker, Entry::Space) != 0
+            && !self.board.is_armed(worker)
             // Who has come to its mark, or was dismissed, is there for a while on a busy machine.
+            && self.board.get(worker, Entry::StoppedAt) == 0
             && self.died_at(worker).is_none()
             && self.board.get(worker, Entry::Order) == 0
-    }
-
-    fn is_free(&self, worker: usize) -> bool {
-        self.is_at_work(worker)
-            && !self.board.is_armed(worker)
-            && self.board.get(worker, Entry::StoppedAt) == 0
     }
 
     fn free(&self) -> Vec<usize> {

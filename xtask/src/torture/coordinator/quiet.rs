@@ -1,9 +1,8 @@
 //! Holds all workers still for moments, in which the auditor looks.
 
 use super::super::Doing;
-use super::super::board::{Entry, Journal, Word};
+use super::super::board::{DIE, Entry, Journal, Word};
 use super::super::last_acts::LastAct;
-use super::disturb::DIE;
 use super::{BOUND, Coordinator, LASTING, LASTING_PLANTED, LASTING_SABOTAGED, LONG_BOUND, SPARE};
 use crate::audit::{self, Findings, Image};
 use std::collections::BTreeSet;

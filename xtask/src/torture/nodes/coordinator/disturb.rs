@@ -1,14 +1,12 @@
 //! Kills and stops processes, at random and at marks, and cuts and holds wires.
 
-use super::super::super::board::Entry;
+use super::super::super::board::{DIE, Entry};
 use super::{Coordinator, Trouble};
 use crate::marks::MARKS;
 use rustix::process::Signal;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// What happens at a mark: see [`Entry::Action`].
-const DIE: u64 = 1;
 /// Kinds of disturbances.
 pub(super) const KINDS: usize = 7;
 /// Milliseconds between two of each kind, on average.

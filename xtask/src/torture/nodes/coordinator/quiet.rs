@@ -5,7 +5,6 @@ use super::super::ledger::{Count, End, Kind, Stream};
 use super::setting::is_well;
 use super::{Coordinator, Excuse, Found};
 use crate::audit::{self, Image};
-use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -43,51 +42,46 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Waits until all are well at once. On a busy machine that may never be, so only who has not been
-    /// well at any look counts in the end.
     fn wait_until_healed(&mut self, pause: u64) -> io::Result<()> {
         let end = Instant::now() + HEALED_WITHIN;
-        let mut told = Instant::now() + TOLD;
-        let mut ill: BTreeSet<usize> = (0..self.places.len()).collect();
+        let mut told = Instant::now();
         loop {
             self.look_around()?;
             let lacks = self.lacking(pause);
             if lacks.is_empty() {
                 return Ok(());
             }
-            ill.retain(|at| lacks.contains_key(at));
-            if Instant::now() > told {
-                told = Instant::now() + TOLD;
-                for what in lacks.values() {
-                    self.write(&format!("still {what}"));
-                }
-            }
             if Instant::now() > end {
-                for (_, what) in lacks.iter().filter(|(at, _)| ill.contains(at)) {
-                    self.found(Found::Hung, what);
+                for what in lacks {
+                    self.found(Found::Hung, &what);
                 }
                 return Ok(());
+            }
+            if told.elapsed() > TOLD {
+                told = Instant::now();
+                for what in lacks {
+                    self.write(&format!("still {what}"));
+                }
             }
             std::thread::sleep(LOOK);
         }
     }
 
-    /// The places that are not as they were before all disturbances, and how they are.
-    fn lacking(&self, pause: u64) -> BTreeMap<usize, String> {
-        let mut lacks = BTreeMap::new();
+    /// What is not as it was before all disturbances.
+    fn lacking(&self, pause: u64) -> Vec<String> {
+        let mut lacks = Vec::new();
         let peers = self.shape.nodes - 1;
         for node in 0..self.shape.nodes {
             let status = self.status(node);
             if !is_well(status.as_ref(), peers) {
                 let peers = status.map(|status| status.peers);
-                lacks.insert(node, format!("node {node} is not linked: {peers:?}"));
+                lacks.push(format!("node {node} is not linked: {peers:?}"));
             }
         }
         for at in self.shape.nodes..self.places.len() {
             let is_there = self.places[at].child.is_some();
             if !is_there || self.board.get(at, Entry::Paused) != pause {
-                let what = format!("program {at} has requests open, or is not there");
-                lacks.insert(at, what);
+                lacks.push(format!("program {at} has requests open, or is not there"));
             }
         }
         lacks
