@@ -238,10 +238,9 @@ fn transfers(case: &Case, limit: &Case) -> f64 {
     }
 }
 
-/// Runs one slice; its median in picoseconds.
+/// Runs one slice; its median in picoseconds, and no number if it had nothing to measure.
 fn slice(run: &mut dyn Run, budget: Duration, sampler: &mut Sampler) -> Result<f64> {
     run.slice(budget, sampler)?;
-    // A slice has at least one round, thus a sample.
     Ok(sampler.close_slice().unwrap_or(f64::NAN))
 }
 

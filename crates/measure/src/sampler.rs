@@ -143,8 +143,9 @@ pub fn picos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos().saturating_mul(1000)).unwrap_or(u64::MAX)
 }
 
-/// The middle value; of an even number the upper of the two.
+/// The middle value; of an even number the upper of the two. What is no number is left out.
 pub fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.retain(|value| !value.is_nan());
     values.sort_unstable_by(f64::total_cmp);
     values.get(values.len() / 2).copied()
 }

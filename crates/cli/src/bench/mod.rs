@@ -78,7 +78,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     };
     let left_out = match args.kind {
         BenchKind::Signal => signal::left_out(),
-        BenchKind::Rpc => rpc::left_out(),
+        BenchKind::Rpc => rpc::left_out(&groups, &measured),
         BenchKind::Update => update::left_out(&measured),
         _ => Vec::new(),
     };

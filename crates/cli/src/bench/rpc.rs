@@ -8,7 +8,7 @@ use portolan_measure::cpus::Cpus;
 
 use super::budget::{Budget, Measure};
 use super::report::LeftOut;
-use super::{Entry, Group};
+use super::{Entry, Group, Measured};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -70,15 +70,27 @@ pub(super) fn plan(cpus: &Cpus) -> Vec<Group> {
     groups
 }
 
-/// What only a build with other libraries has.
-pub(super) fn left_out() -> Vec<LeftOut> {
-    if cfg!(feature = "peers") {
-        return Vec::new();
+/// What only a build with other libraries has, and only a machine that has time.
+pub(super) fn left_out(groups: &[Group], measured: &[Measured]) -> Vec<LeftOut> {
+    let mut left_out = Vec::new();
+    if !cfg!(feature = "peers") {
+        left_out.push(LeftOut {
+            what: "calls by iceoryx2, Cap'n Proto RPC and gRPC",
+            why: "build with --features peers (that needs libclang)".into(),
+        });
     }
-    vec![LeftOut {
-        what: "calls by iceoryx2, Cap'n Proto RPC and gRPC",
-        why: "build with --features peers (that needs libclang)".into(),
-    }]
+    let asked_for = groups.iter().flat_map(|group| &group.rows);
+    let is_missing = |entry: &&Entry| {
+        let is_change = matches!(entry.case.shape, Shape::Promotion | Shape::Demotion);
+        is_change && entry.shown && measured.iter().all(|row| row.case != entry.case)
+    };
+    if asked_for.filter(is_missing).count() > 0 {
+        left_out.push(LeftOut {
+            what: "a client that is promoted, or demoted",
+            why: "no client made 64 calls within 100 ms, or heard within 2 s that it shares again: run it while the machine has less to do".into(),
+        });
+    }
+    left_out
 }
 
 /// A call there and back; its figures are those of the whole.

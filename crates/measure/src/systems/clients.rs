@@ -27,8 +27,9 @@ const PERIOD: Duration = Duration::from_micros(250);
 const NEVER: Duration = Duration::from_secs(20);
 /// Calls with a late answer of each kind, in a slice at the least.
 const CALLS: u64 = 4;
-/// Calls until a busy client is promoted, at most.
-const BUSY: usize = 100_000;
+/// How long a client calls until it is promoted. On a machine that has much else to do, its calls
+/// may never be fast enough for that: then there is nothing to measure.
+const PROMOTED: Duration = Duration::from_secs(10);
 /// How long it may take until a client has heard that it shares again, and between two calls
 /// that ask for it: so seldom that it is not promoted for them.
 const TOLD: Duration = Duration::from_secs(2);
@@ -53,6 +54,8 @@ struct Clients {
     asked: u64,
     called: u64,
     share: Option<f64>,
+    /// A client was not promoted, or not demoted, in time.
+    too_slow: bool,
     server: Child,
     /// Last: it is left after all that belongs to it.
     domain: Domain,
@@ -68,6 +71,7 @@ pub(crate) fn start(case: &Case, cpus: &Cpus) -> Result<Box<dyn Run>> {
         asked: 0,
         called: 0,
         share: None,
+        too_slow: false,
         server,
         domain,
     };
@@ -141,12 +145,16 @@ impl Clients {
         Ok(())
     }
 
-    /// Has both be busy in turn; each takes the channels of the other.
+    /// Has both be busy in turn; each takes the channels of the other. Once that does not come
+    /// about, nothing more is tried: a row without a sample is left out.
     fn promotions(&mut self, budget: Duration, sampler: &mut Sampler) -> Result<()> {
         let begun = Instant::now();
-        loop {
+        while !self.too_slow {
             for busy in 0..2 {
-                let (extra, typical) = promote(&self.clients[busy])?;
+                let Some((extra, typical)) = promote(&self.clients[busy])? else {
+                    self.too_slow = true;
+                    return Ok(());
+                };
                 // The first client took no other client's channels.
                 let other = &self.clients[1 - busy];
                 let mut demoted = call(other)?;
@@ -156,18 +164,20 @@ impl Clients {
                     std::thread::sleep(PAUSE);
                     demoted = demoted.max(call(other)?);
                 }
+                if !other.stub().is_sharing() {
+                    self.too_slow = true;
+                    return Ok(());
+                }
                 match self.case.shape {
                     Shape::Promotion => sampler.typical(extra, 1),
                     _ => sampler.typical(demoted.saturating_sub(typical), 1),
                 }
-                if !other.stub().is_sharing() {
-                    return Err(MeasureError::Gone);
-                }
             }
             if begun.elapsed() >= budget {
-                return Ok(());
+                break;
             }
         }
+        Ok(())
     }
 
     fn late(&self, client: usize, calls: u64) -> Result<()> {
@@ -209,22 +219,24 @@ fn call(client: &WorkClient) -> Result<Duration> {
 }
 
 /// Calls until the client has channels of its own: by how much these calls took longer than
-/// as many at their median, and the median.
-fn promote(client: &WorkClient) -> Result<(Duration, Duration)> {
+/// as many at their median, and the median. Nothing, if it had them all along, or is not given any.
+fn promote(client: &WorkClient) -> Result<Option<(Duration, Duration)>> {
+    let until = Instant::now() + PROMOTED;
     let mut times = Vec::new();
-    while client.stub().is_sharing() && times.len() < BUSY {
+    while client.stub().is_sharing() && Instant::now() < until {
         times.push(call(client)?.as_secs_f64());
     }
-    // It has been so all along, or was never let.
-    if client.stub().is_sharing() || times.is_empty() {
-        return Err(MeasureError::Gone);
+    if client.stub().is_sharing() {
+        return Ok(None);
     }
-    let typical = median(times.clone()).unwrap_or(0.0);
-    let extra: f64 = times.iter().map(|time| (time - typical).max(0.0)).sum();
-    Ok((
-        Duration::from_secs_f64(extra),
-        Duration::from_secs_f64(typical),
-    ))
+    let typical = median(times.clone());
+    Ok(typical.map(|typical| {
+        let extra: f64 = times.iter().map(|time| (time - typical).max(0.0)).sum();
+        (
+            Duration::from_secs_f64(extra),
+            Duration::from_secs_f64(typical),
+        )
+    }))
 }
 
 impl Run for Clients {

@@ -247,7 +247,12 @@ impl Worker {
         else {
             return;
         };
-        match notes.take(&mut self.random, |worker, number| chart.has(worker, number)) {
+        let taken = notes.take(&mut self.random, |worker, number| chart.has(worker, number));
+        self.count_notes(taken);
+    }
+
+    fn count_notes(&self, heard: Result<u64, String>) {
+        match heard {
             Ok(count) => {
                 let noted = self.board.of(self.at, Entry::Noted);
                 noted.fetch_add(count, Ordering::Relaxed);
@@ -320,10 +325,8 @@ impl Worker {
             });
             return;
         }
-        if let Some(notes) = notes
-            && let Err(what) = notes.end(chart.id, self.board, |worker, n| chart.has(worker, n))
-        {
-            self.corrupt(&format!("notes: {what}"));
+        if let Some(notes) = notes {
+            self.count_notes(notes.end(chart.id, self.board, |worker, n| chart.has(worker, n)));
         }
         let mut held = vec![0; LEN];
         if let Err(error) = chart.memory.read(0, &mut held) {

@@ -108,13 +108,13 @@ impl Notes {
         Ok(())
     }
 
-    /// The export has ended: all that importers had told by then is here.
+    /// The export has ended: all that importers had told by then is here; how many that were.
     pub(super) fn end(
         mut self,
         id: u64,
         board: &Board,
         mut is_there: impl FnMut(usize, u64) -> Result<(), String>,
-    ) -> Result<(), String> {
+    ) -> Result<u64, String> {
         // Noted now: what is told from here on is another's.
         let told: Vec<u64> = (0..MAX_WORKERS)
             .map(|worker| told(board, worker, Entry::Told, id))
@@ -142,6 +142,6 @@ impl Notes {
                 self.notifications.garbled()
             ));
         }
-        Ok(())
+        Ok(self.count)
     }
 }
