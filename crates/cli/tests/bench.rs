@@ -3,12 +3,31 @@
 mod support;
 
 use serde_json::Value;
+use std::sync::{Mutex, PoisonError};
 use support::{portolan, succeeds};
+
+/// What a benchmark prints. One runs at a time: each takes all processors, and two would look on in
+/// turn while the other one has them.
+fn bench(arguments: &[&str]) -> String {
+    static TURN: Mutex<()> = Mutex::new(());
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    succeeds(&[&["bench"], arguments].concat())
+}
+
+/// The report of a quick run, with further arguments.
+fn report(kind: &str, more: &[&str]) -> Value {
+    let text = bench(&[&[kind, "--quick", "--json"], more].concat());
+    serde_json::from_str(&text).unwrap()
+}
+
+/// Of the rows whose columns contain `word`.
+fn filtered(kind: &str, word: &str) -> Value {
+    report(kind, &["--filter", word])
+}
 
 /// The rows of one benchmark whose columns contain `word`.
 fn rows(kind: &str, word: &str) -> Vec<Value> {
-    let text = succeeds(&["bench", kind, "--quick", "--json", "--filter", word]);
-    let report: Value = serde_json::from_str(&text).unwrap();
+    let report = filtered(kind, word);
     assert!(report["machine"]["cpu"].is_string());
     assert_eq!(report["version"], env!("CARGO_PKG_VERSION"));
     report["rows"].as_array().unwrap().clone()
@@ -32,8 +51,7 @@ fn check(row: &Value) {
 
 /// The budgets of one benchmark's rows whose columns contain `word`.
 fn budgets(kind: &str, word: &str) -> Vec<Value> {
-    let text = succeeds(&["bench", kind, "--quick", "--json", "--filter", word]);
-    let report: Value = serde_json::from_str(&text).unwrap();
+    let report = filtered(kind, word);
     report["budgets"].as_array().unwrap().clone()
 }
 
@@ -151,8 +169,7 @@ fn clients_of_a_service_have_rows_of_their_own() {
     );
     // Each had channels, and lost them to the other; else there is no row, but a reason.
     for word in ["client promoted", "client demoted"] {
-        let text = succeeds(&["bench", "rpc", "--quick", "--json", "--filter", word]);
-        let report: Value = serde_json::from_str(&text).unwrap();
+        let report = filtered("rpc", word);
         let rows = &report["rows"].as_array().unwrap()[1..];
         rows.iter().for_each(check);
         let mut left_out = report["left_out"].as_array().into_iter().flatten();
@@ -182,7 +199,7 @@ fn budgets_say_what_must_be_reached_and_what_was() {
     assert!(wake["measured"].as_f64().unwrap() > 0.0, "{wake}");
     assert!(["stretch", "met", "missed"].contains(&wake["verdict"].as_str().unwrap()));
     assert!(budgets("wake", "pipe").is_empty());
-    let table = succeeds(&["bench", "wake", "--quick", "--filter", "portolan"]);
+    let table = bench(&["wake", "--quick", "--filter", "portolan"]);
     for word in ["budget", "stretch", "<= 1.15"] {
         assert!(table.contains(word), "{word} in {table}");
     }
@@ -223,8 +240,7 @@ fn signals_by_delivery_and_beside_others() {
     });
     assert_eq!(on_write.unwrap()["yardstick"], "portolan, signal");
     // Monitor-wait has a row, or a reason; so has the push hint.
-    let text = succeeds(&["bench", "signal", "--quick", "--json", "--filter", "upcall"]);
-    let report: Value = serde_json::from_str(&text).unwrap();
+    let report = filtered("signal", "upcall");
     let monitored = own.contains(&("signal", "monitor"));
     let left_out = report["left_out"][0]["what"] == "monitor-wait";
     assert!(monitored != left_out, "{report}");
@@ -309,8 +325,7 @@ fn memory_of_idle_processes() {
 
 #[test]
 fn watched_rows_are_held_against_themselves() {
-    let text = succeeds(&["bench", "watched", "--quick", "--json"]);
-    let report: Value = serde_json::from_str(&text).unwrap();
+    let report = report("watched", &[]);
     let rows = report["rows"].as_array().unwrap();
     rows.iter().for_each(check);
     let watched: Vec<_> = rows
@@ -372,7 +387,7 @@ fn fan_in() {
 
 #[test]
 fn a_table_has_the_same_rows() {
-    let table = succeeds(&["bench", "wake", "--quick", "--filter", "mqueue"]);
+    let table = bench(&["wake", "--quick", "--filter", "mqueue"]);
     for word in [
         "xlimit",
         "futex ping-pong, one CPU",
@@ -392,8 +407,7 @@ fn a_filter_that_matches_nothing_is_the_callers_mistake() {
 
 #[test]
 fn calls_by_other_libraries_are_rows_or_left_out() {
-    let text = succeeds(&["bench", "rpc", "--quick", "--json", "--filter", "32 B"]);
-    let report: Value = serde_json::from_str(&text).unwrap();
+    let report = filtered("rpc", "32 B");
     let rows = report["rows"].as_array().unwrap();
     let peers = ["iceoryx2", "capnp-rpc", "tonic"];
     if !cfg!(feature = "peers") {
@@ -450,8 +464,7 @@ fn peers_have_rows() {
 
 #[test]
 fn structures_have_every_step_and_their_budgets() {
-    let text = succeeds(&["bench", "structures", "--quick", "--json"]);
-    let report: Value = serde_json::from_str(&text).unwrap();
+    let report = report("structures", &[]);
     let rows = report["rows"].as_array().unwrap();
     let systems: Vec<&str> = rows.iter().map(|r| r["system"].as_str().unwrap()).collect();
     assert_eq!(systems[0], "portolan");
@@ -477,7 +490,7 @@ fn structures_have_every_step_and_their_budgets() {
     let budgets = report["budgets"].as_array().unwrap();
     assert_eq!(budgets.len(), 3);
 
-    let text = succeeds(&["bench", "structures", "--quick", "--filter", "portolan"]);
+    let text = bench(&["structures", "--quick", "--filter", "portolan"]);
     assert!(
         text.contains("portolan, again") && text.contains("hand-over, one way"),
         "{text}"
@@ -636,8 +649,7 @@ fn instructions_and_system_calls_of_operations_are_counted() {
         ("log, consecutive stores", 0, 0),
         ("tracked, flush of one page", 1, u32::MAX),
     ] {
-        let text = succeeds(&["bench", "update", "--quick", "--json", "--filter", name]);
-        let report: Value = serde_json::from_str(&text).unwrap();
+        let report = filtered("update", name);
         let row = &report["rows"][1];
         check(row);
         let counted = &row["counted"];
@@ -657,10 +669,7 @@ fn instructions_and_system_calls_of_operations_are_counted() {
 
 #[test]
 fn messages_between_domains_are_held_against_a_unix_socket() {
-    let text = succeeds(&[
-        "bench", "update", "--quick", "--json", "--filter", "between",
-    ]);
-    let report: Value = serde_json::from_str(&text).unwrap();
+    let report = filtered("update", "between");
     let rows = report["rows"].as_array().unwrap();
     for (mode, bytes) in [("block", 1), ("poll", 1), ("block", 16), ("poll", 16)] {
         for protection in ["copied", "sealed"] {
@@ -685,7 +694,7 @@ fn messages_between_domains_are_held_against_a_unix_socket() {
 #[test]
 fn instructions_are_counted_and_the_same_in_each_run() {
     let counted = |word| {
-        let text = succeeds(&["bench", "instructions", "--json", "--filter", word]);
+        let text = bench(&["instructions", "--json", "--filter", word]);
         let report: Value = serde_json::from_str(&text).unwrap();
         for field in ["rustc", "target", "flags", "profile", "libc", "processor"] {
             assert!(report["build"][field].is_string(), "{field}");
@@ -710,8 +719,7 @@ fn instructions_are_counted_and_the_same_in_each_run() {
 
 #[test]
 fn what_must_not_grow_stands_beside_few_and_beside_many() {
-    let text = succeeds(&["bench", "rights", "--quick", "--json"]);
-    let report: Value = serde_json::from_str(&text).unwrap();
+    let report = report("rights", &[]);
     assert!(report["machine"]["cpu"].is_string());
     let rows = report["rows"].as_array().unwrap();
     for row in rows {
@@ -739,14 +747,13 @@ fn what_must_not_grow_stands_beside_few_and_beside_many() {
 
 #[test]
 fn a_budget_that_compares_needs_both_of_its_rows() {
-    let filtered = |word| {
-        let text = succeeds(&["bench", "rights", "--quick", "--json", "--filter", word]);
-        let report: Value = serde_json::from_str(&text).unwrap();
+    let counts = |word| {
+        let report = filtered("rights", word);
         let count = |what: &str| report[what].as_array().unwrap().len();
         (count("rows"), count("budgets"))
     };
-    assert_eq!(filtered("messages wait"), (2, 1));
-    assert_eq!(filtered("4000 messages wait"), (1, 0));
+    assert_eq!(counts("messages wait"), (2, 1));
+    assert_eq!(counts("4000 messages wait"), (1, 0));
     let none = portolan(&["bench", "rights", "--filter", "nonsense"]);
     assert_eq!(none.status.code(), Some(2));
 }

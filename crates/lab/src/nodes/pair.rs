@@ -1,6 +1,7 @@
 //! Two linked nodes and their programs, by mode; the near program is this process.
 
 use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -94,46 +95,30 @@ impl Star {
         wire: Wire,
         leaves: u8,
         limit: u64,
-        [hub_cpu, leaf_cpu]: [usize; 2],
+        cpus: [usize; 2],
     ) -> Result<Self> {
-        let node = |number, domain: &Domain, connect, links, cpu| {
-            let local = domain.name().to_owned();
-            let brief = engine::Brief {
-                number,
-                local,
-                mode,
-                wire,
-                connect,
-                links,
-            };
-            start("node", cpu, What::Node(brief), &[])
-        };
-        let here = domain(limit)?;
-        let mut hub = node(1, &here, None, leaves, hub_cpu)?;
-        let Said::Listens(address) = expect(&mut hub, |it| matches!(it, Said::Listens(_)))? else {
-            return Err(failed("a node does not listen"));
-        };
-        let mut all = Vec::new();
-        for number in 0..leaves {
-            let its = domain(limit)?;
-            let mut process = node(number + 2, &its, Some(address), 1, leaf_cpu)?;
+        let mut begun = Begun::new(mode, wire, leaves, limit, cpus)?;
+        for _ in 0..leaves {
             // One after the other: the hub knows them by their order.
-            expect(&mut process, |said| matches!(said, Said::Linked))?;
-            process.watch()?;
-            all.push(Node {
-                process,
-                domain: its,
-            });
+            begun.add()?;
+            begun.linked()?;
         }
-        expect(&mut hub, |said| matches!(said, Said::Linked))?;
-        hub.watch()?;
-        Ok(Self {
-            hub: Node {
-                process: hub,
-                domain: here,
-            },
-            leaves: all,
-        })
+        begun.finish()
+    }
+
+    /// So many stars of two nodes. They start side by side: links take their time.
+    pub(crate) fn pairs(
+        mode: Mode,
+        wire: Wire,
+        count: u8,
+        limit: u64,
+        cpus: [usize; 2],
+    ) -> Result<Vec<Self>> {
+        let begun = (0..count).map(|_| Begun::new(mode, wire, 1, limit, cpus));
+        let mut begun = begun.collect::<Result<Vec<_>>>()?;
+        begun.iter_mut().try_for_each(Begun::add)?;
+        begun.iter_mut().try_for_each(Begun::linked)?;
+        begun.into_iter().map(Begun::finish).collect()
     }
 
     /// Ends them all. Each is told before one has ended, or the others would take it for a failure.
@@ -142,6 +127,100 @@ impl Star {
         let mut processes = vec![hub.process];
         processes.extend(leaves.into_iter().map(|node| node.process));
         finish(processes)
+    }
+}
+
+/// A star that is being started.
+struct Begun {
+    mode: Mode,
+    wire: Wire,
+    limit: u64,
+    leaf_cpu: usize,
+    hub: Node,
+    /// Where the hub listens, once it has said so.
+    address: Option<SocketAddr>,
+    leaves: Vec<Node>,
+}
+
+impl Begun {
+    /// Starts the hub, which is to have so many leaves.
+    fn new(
+        mode: Mode,
+        wire: Wire,
+        leaves: u8,
+        limit: u64,
+        [hub_cpu, leaf_cpu]: [usize; 2],
+    ) -> Result<Self> {
+        let hub = Self::node(mode, wire, limit, hub_cpu, |brief| brief.links = leaves)?;
+        Ok(Self {
+            mode,
+            wire,
+            limit,
+            leaf_cpu,
+            hub,
+            address: None,
+            leaves: Vec::new(),
+        })
+    }
+
+    /// Starts a node with a domain: the first one, with one link, unless `but` says otherwise.
+    fn node(
+        mode: Mode,
+        wire: Wire,
+        limit: u64,
+        cpu: usize,
+        but: impl FnOnce(&mut engine::Brief),
+    ) -> Result<Node> {
+        let domain = domain(limit)?;
+        let mut brief = engine::Brief {
+            number: 1,
+            local: domain.name().to_owned(),
+            mode,
+            wire,
+            connect: None,
+            links: 1,
+        };
+        but(&mut brief);
+        let process = start("node", cpu, What::Node(brief), &[])?;
+        Ok(Node { process, domain })
+    }
+
+    /// Starts the next leaf.
+    fn add(&mut self) -> Result<()> {
+        if self.address.is_none() {
+            let said = expect(&mut self.hub.process, |it| matches!(it, Said::Listens(_)))?;
+            if let Said::Listens(address) = said {
+                self.address = Some(address);
+            }
+        }
+        let number = u8::try_from(self.leaves.len()).map_or(u8::MAX, |leaves| leaves + 2);
+        let leaf = Self::node(self.mode, self.wire, self.limit, self.leaf_cpu, |brief| {
+            (brief.number, brief.connect) = (number, self.address);
+        })?;
+        self.leaves.push(leaf);
+        Ok(())
+    }
+
+    /// Waits until the last leaf is linked.
+    fn linked(&mut self) -> Result<()> {
+        self.leaves.last_mut().map_or(Ok(()), Node::is_linked)
+    }
+
+    /// Waits until the hub is linked with all.
+    fn finish(mut self) -> Result<Star> {
+        self.hub.is_linked()?;
+        Ok(Star {
+            hub: self.hub,
+            leaves: self.leaves,
+        })
+    }
+}
+
+impl Node {
+    /// Waits until it is linked with all; its death ends this command from then on.
+    fn is_linked(&mut self) -> Result<()> {
+        expect(&mut self.process, |said| matches!(said, Said::Linked))?;
+        Ok(self.process.watch()?)
     }
 }
 

@@ -11,7 +11,10 @@ const LONG: usize = 70_000;
 /// Says which one it is, at both ends and in between.
 pub(crate) fn content(number: u64, len: usize) -> Vec<u8> {
     let byte = u8::try_from(number % 251).unwrap();
-    (0..len).map(|i| byte ^ i.to_le_bytes()[0]).collect()
+    let row: [u8; 256] = std::array::from_fn(|i| byte ^ i.to_le_bytes()[0]);
+    let mut bytes = row.repeat(len.div_ceil(row.len()));
+    bytes.truncate(len);
+    bytes
 }
 
 #[track_caller]

@@ -83,16 +83,13 @@ struct Scene {
 
 impl Scene {
     fn start(to: To, mode: Mode, cpus: &Cpus) -> Result<Self> {
-        let (pairs, leaves, transfers) = match to {
-            To::Nodes => (1, AT_ONCE, AT_ONCE),
-            To::Ports | To::Threads => (1, 1, AT_ONCE),
-            To::Pairs(pairs) => (pairs, 1, pairs),
-        };
         let places = [cpus.ours, cpus.peer(0)];
-        let stars: Result<Vec<Star>> = (0..pairs)
-            .map(|_| Star::start(mode, Wire::Far, leaves, LIMIT, places))
-            .collect();
-        let stars = stars?;
+        let one = |leaves| Star::start(mode, Wire::Far, leaves, LIMIT, places);
+        let (stars, transfers) = match to {
+            To::Nodes => (vec![one(AT_ONCE)?], AT_ONCE),
+            To::Ports | To::Threads => (vec![one(1)?], AT_ONCE),
+            To::Pairs(pairs) => (Star::pairs(mode, Wire::Far, pairs, LIMIT, places)?, pairs),
+        };
         // Where each transfer begins, and to which domain it goes.
         let far = stars.iter().flat_map(|star| {
             star.leaves
