@@ -120,7 +120,8 @@ fn is_the_one(came: &Message, number: u8, lengths: &[usize]) {
     assert_eq!(found, lengths);
     for extent in came.extents() {
         let right = pattern(extent.len(), number);
-        let wrong = || std::iter::zip(extent.iter(), &right).position(|(came, right)| came != right);
+        let wrong =
+            || std::iter::zip(extent.iter(), &right).position(|(came, right)| came != right);
         assert!(extent[..] == right[..], "from byte {:?} on", wrong());
     }
 }

@@ -46,9 +46,9 @@ const AT_ONCE: u8 = 8;
 const BYTES: usize = 16 << 10;
 /// Pairs of 56 nodes.
 const PAIRS: u8 = 28;
-/// Lots of transfers before those that are timed where as many are always under way, and of these.
-const RAMP: usize = 3;
-const STEADY: usize = 3;
+/// Where as many transfers are always under way: lots of them before those that are timed, and of
+/// these; in a quick run, and else.
+const LOTS: [usize; 2] = [1, 3];
 /// How long links are quiet before a measurement: two round trips.
 const QUIET: Duration = Duration::from_millis(80);
 /// Memory of a domain.
@@ -164,12 +164,13 @@ impl Scene {
         Ok(begun.elapsed())
     }
 
-    /// The time of so many transfers where as many are always under way.
-    fn without_pause(&self, count: usize) -> Result<Duration> {
+    /// The time of so many transfers where as many are always under way: the mean of `lots` of them,
+    /// behind as many.
+    fn without_pause(&self, count: usize, lots: usize) -> Result<Duration> {
         let mut pending: VecDeque<PendingReply> = VecDeque::new();
         let mut begun = Instant::now();
-        for number in 0..(RAMP + STEADY) * count {
-            if number == RAMP * count {
+        for number in 0..2 * lots * count {
+            if number == lots * count {
                 begun = Instant::now();
             }
             if pending.len() == count
@@ -181,7 +182,7 @@ impl Scene {
             let asked = right.begin_request(transfer(domain)?, WhenFull::Fail);
             pending.push_back(asked.map_err(failed)?);
         }
-        let took = begun.elapsed() / u32::try_from(STEADY).unwrap_or(1);
+        let took = begun.elapsed() / u32::try_from(lots).unwrap_or(1);
         for mut reply in pending {
             drop(reply.wait(Access::Later, PATIENCE).map_err(failed)?);
         }
@@ -224,6 +225,7 @@ impl Measured {
 
 fn run(context: &Context<'_>) -> Result<Outcome> {
     let slices = context.pick(2, 12);
+    let lots = context.pick(LOTS[0], LOTS[1]);
     context.progress.begin(ROWS.len());
     let mut found = Vec::new();
     for (row, to, mode) in ROWS {
@@ -244,7 +246,7 @@ fn run(context: &Context<'_>) -> Result<Outcome> {
             measured.one.times.push(one.as_secs_f64());
             let all = scene.transfers(measured.count)?;
             measured.all.times.push(all.as_secs_f64());
-            let steady = scene.without_pause(measured.count)?;
+            let steady = scene.without_pause(measured.count, lots)?;
             measured.steady.times.push(steady.as_secs_f64());
         }
         found.push(measured);
