@@ -6,15 +6,18 @@
 //! | `process` | this program again, as another process that runs one of its tests |
 //! | `orders` | such a process that is told what to do, line by line |
 //! | `fate` | what happens to a process at a mark |
+//! | `pattern` | bytes that say where they are, and of which message |
 //! | `wait` | waiting for what must come about, and ends of threads |
 
 mod fate;
 mod orders;
+mod pattern;
 mod process;
 mod wait;
 
 pub use fate::{die, die_at, stop_at, stop_once_at};
 pub use orders::{Answer, Child, Copied, apart, close_all, obey};
+pub use pattern::{is_pattern, pattern};
 pub use process::{again, ended_by_signals, in_role, resume, role, spawn};
 pub use wait::{PATIENCE, SetOnDrop, spin_until, until};
 

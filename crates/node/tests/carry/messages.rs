@@ -8,7 +8,7 @@ use portolan::{
     SendRight, Urgency, WhenFull,
 };
 use portolan_abi::node::MAX_OPEN_REQUESTS;
-use portolan_testkit::{PATIENCE, until};
+use portolan_testkit::{PATIENCE, is_pattern, pattern, until};
 
 use crate::machine::{Machine, Network};
 
@@ -42,20 +42,12 @@ pub(crate) fn serve(machine: &Machine, name: &str) -> ReceiveRight {
     machine.domain.bind(options).unwrap()
 }
 
-/// A byte that is where it is in this message, and in no other.
-fn byte(number: u32, at: usize) -> u8 {
-    let at = u32::try_from(at).unwrap();
-    let mixed = (at ^ number.wrapping_mul(0x9e37_79b9)).wrapping_mul(0x85eb_ca6b);
-    mixed.to_le_bytes()[3]
-}
-
 /// A message with a number, and extents of these lengths.
 pub(crate) fn numbered(domain: &Domain, number: u32, lengths: &[usize]) -> Message {
     let mut message = domain.message(&number.to_le_bytes()).unwrap();
     for length in lengths {
         let mut extent = domain.allocate(*length).unwrap();
-        let bytes = extent.iter_mut().enumerate();
-        bytes.for_each(|(at, to)| *to = byte(number, at));
+        pattern(&mut extent, number.into());
         message.push(extent).unwrap();
     }
     message
@@ -67,9 +59,7 @@ pub(crate) fn is_numbered(message: &Message, number: u32, lengths: &[usize]) {
     let found: Vec<usize> = message.extents().iter().map(|it| it.len()).collect();
     assert_eq!(found, lengths);
     for extent in message.extents() {
-        let wrong = extent.iter().enumerate();
-        let wrong = wrong.filter(|(at, is)| **is != byte(number, *at)).count();
-        assert_eq!(wrong, 0, "of message {number}");
+        is_pattern(extent, number.into());
     }
 }
 

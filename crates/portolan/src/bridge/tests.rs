@@ -21,7 +21,7 @@ use portolan_shm::byte_ring::{Reader, Writer};
 use portolan_sys::process::PidFd;
 use portolan_sys::shared::Window;
 use portolan_sys::socket;
-use portolan_testkit::until;
+use portolan_testkit::{is_pattern, pattern, until};
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -91,24 +91,12 @@ fn low(number: usize) -> u8 {
     number.to_le_bytes()[0]
 }
 
-/// So many bytes that say where they are, and of which message.
-fn pattern(len: usize, number: u8) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(len.next_multiple_of(4096));
-    for page in 0..len.div_ceil(4096) {
-        let byte = |at: usize| low(at).wrapping_mul(31).wrapping_add(low(page)) ^ number;
-        let row: [u8; 256] = std::array::from_fn(byte);
-        bytes.extend_from_slice(&row.repeat(16));
-    }
-    bytes.truncate(len);
-    bytes
-}
-
 /// A message whose bytes say which one it is.
 fn message(domain: &Domain, number: u8, lengths: &[usize]) -> Message {
     let mut message = Message::new(&[number; 100][..usize::from(number) % 100]).unwrap();
     for len in lengths {
         let mut extent = domain.allocate(*len).unwrap();
-        extent.copy_from_slice(&pattern(*len, number));
+        pattern(&mut extent, number.into());
         message.push(extent).unwrap();
     }
     message
@@ -119,10 +107,7 @@ fn is_the_one(came: &Message, number: u8, lengths: &[usize]) {
     let found: Vec<usize> = came.extents().iter().map(|e| e.len()).collect();
     assert_eq!(found, lengths);
     for extent in came.extents() {
-        let right = pattern(extent.len(), number);
-        let wrong =
-            || std::iter::zip(extent.iter(), &right).position(|(came, right)| came != right);
-        assert!(extent[..] == right[..], "from byte {:?} on", wrong());
+        is_pattern(extent, number.into());
     }
 }
 

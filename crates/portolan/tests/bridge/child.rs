@@ -1,12 +1,12 @@
 //! A child process of a test reads commands, one a line, and answers each.
 
-use crate::numbered::{fill, is_filled, is_message, long, message};
+use crate::numbered::{is_message, long, message};
 use portolan::channel::{ChannelOptions, ReadError, Reader, ReaderOptions, Writer};
 use portolan::{
     Access, ConnectOptions, Domain, Followed, OfferOptions, OfferedChannel, OfferedPort,
     Permissions, PortOptions, Protection, ReceiveRight, Right, SendRight, WhenFull,
 };
-use portolan_testkit::{Answer, PATIENCE, obey};
+use portolan_testkit::{Answer, PATIENCE, is_pattern, obey, pattern};
 use std::ops::{Deref, DerefMut};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -254,7 +254,7 @@ impl State {
             ["hear", n, len] => match self.reader.as_mut().unwrap().receive(long()) {
                 Ok(message) => {
                     assert_eq!(message.len(), number(len));
-                    is_filled(&message, number(n) as u64);
+                    is_pattern(&message, number(n) as u64);
                     Ok("heard".to_owned())
                 }
                 Err(error) => Ok(format!("{error:?}")),
@@ -302,7 +302,7 @@ impl State {
             }
             ["write", n, len] => {
                 let mut bytes = vec![0; number(len)];
-                fill(&mut bytes, number(n) as u64);
+                pattern(&mut bytes, number(n) as u64);
                 self.writer.as_mut().unwrap().write(&bytes, long())?;
                 Ok("written".to_owned())
             }

@@ -1,14 +1,14 @@
 //! A process follows a channel of another domain: it reads each message, or counts it as missed.
 
 use crate::child::Child;
-use crate::numbered::{fill, long};
+use crate::numbered::long;
 use portolan::channel::{Channel, ChannelOptions, Lagging, ReadError, ReaderOptions};
 use portolan::channel::{Signalling, Writer};
 use portolan::{
     ConnectOptions, ConnectToError, Deadline, Domain, OfferError, OfferOptions, OfferedChannel,
     Permissions,
 };
-use portolan_testkit::{SetOnDrop, unique, until};
+use portolan_testkit::{SetOnDrop, pattern, unique, until};
 
 /// A domain of this process, with a channel that others may follow.
 struct Offering {
@@ -55,7 +55,7 @@ fn follower(theirs: &str) -> Child {
 
 fn bytes(n: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
-    fill(&mut bytes, n);
+    pattern(&mut bytes, n);
     bytes
 }
 

@@ -289,7 +289,7 @@ fn a_follower_dies_at_every_step() {
             }
         });
         let mut bytes = vec![0; 9];
-        crate::numbered::fill(&mut bytes, 5);
+        portolan_testkit::pattern(&mut bytes, 5);
         writer.write(&bytes, long()).unwrap();
         assert_eq!(next.ask("hear 5 9"), "heard");
         assert!(offered.take_violations().is_empty());
@@ -329,7 +329,7 @@ fn the_offering_process_of_a_channel_dies_while_it_tells() {
             // It is whole or not there.
             match reader.receive(long()) {
                 Ok(came) => {
-                    crate::numbered::is_filled(&came, 5);
+                    portolan_testkit::is_pattern(&came, 5);
                     assert_eq!(came.len(), 1000);
                     assert_eq!(reader.receive(long()), Err(ReadError::WriterGone));
                 }

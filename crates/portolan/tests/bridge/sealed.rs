@@ -2,7 +2,7 @@
 
 use crate::child::Child;
 use crate::hostile::{Beside, Stranger, ask, preamble};
-use crate::numbered::{fill, is_filled, long, message};
+use crate::numbered::{long, message};
 use crate::over::{offering, plain};
 use portolan::{
     Access, ConnectOptions, ConnectToError, Deadline, Domain, Message, MessageError, OfferOptions,
@@ -11,13 +11,13 @@ use portolan::{
 use portolan_abi::bridge::{Ask, FrameHeader, FrameKind, MAX_SEALED, SEALED};
 use portolan_sys::memory::{self, PAGE};
 use portolan_sys::socket::{self, SocketError};
-use portolan_testkit::{PATIENCE, unique, until};
+use portolan_testkit::{PATIENCE, is_pattern, pattern, unique, until};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 fn picture(number: u64, len: usize) -> Sealed {
     let mut blank = Unsealed::new(len).unwrap();
-    fill(&mut blank, number);
+    pattern(&mut blank, number);
     blank.seal().unwrap()
 }
 
@@ -53,15 +53,15 @@ fn one_picture_for_many_each_of_which_writes_its_own() {
         let lengths: Vec<_> = message.slices().map(<[u8]>::len).collect();
         assert_eq!(lengths, [(3 << 20) + 5, 1, 0]);
         assert_eq!(message.len(), (3 << 20) + 6);
-        is_filled(message.at(0).unwrap(), 1);
-        is_filled(message.at((3 << 20) + 5).unwrap(), 2);
+        is_pattern(message.at(0).unwrap(), 1);
+        is_pattern(message.at((3 << 20) + 5).unwrap(), 2);
         came.push(message);
     }
     // The first one writes; neither the others nor we see it.
     came[0].at_mut(0).unwrap().fill(0xee);
     assert!(came[0].sealed()[0].iter().all(|byte| *byte == 0xee));
-    is_filled(&came[1].sealed()[0], 1);
-    is_filled(&whole, 1);
+    is_pattern(&came[1].sealed()[0], 1);
+    is_pattern(&whole, 1);
     // What it has written goes on as it is now, and what it has not as it was.
     let mut written = came.swap_remove(0).take_sealed();
     let (name, _domain, port, _offered) = &mut theirs[1];
@@ -71,7 +71,7 @@ fn one_picture_for_many_each_of_which_writes_its_own() {
         .unwrap();
     let message = port.receive(Default::default(), long()).unwrap();
     assert!(message.sealed()[0].iter().all(|byte| *byte == 0xee));
-    is_filled(&message.sealed()[1], 2);
+    is_pattern(&message.sealed()[1], 2);
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn extents_are_sealed_on_their_way() {
         let came = port.receive(Default::default(), long()).unwrap();
         assert_eq!((came.extents().len(), came.sealed().len()), (0, 1));
         assert_eq!(came.len(), len);
-        is_filled(&came.sealed()[0], 4);
+        is_pattern(&came.sealed()[0], 4);
     }
     // And through a connection that copies, sealed memory is copied.
     let copies = ours
@@ -93,7 +93,7 @@ fn extents_are_sealed_on_their_way() {
     copies.send(with(&[&picture(5, 70_000)]), long()).unwrap();
     let came = port.receive(Default::default(), long()).unwrap();
     assert_eq!((came.extents().len(), came.sealed().len()), (1, 0));
-    is_filled(&came.extents()[0], 5);
+    is_pattern(&came.extents()[0], 5);
     assert!(offered.take_violations().is_empty());
 }
 
@@ -125,11 +125,11 @@ fn long_pictures_are_under_way_side_by_side() {
     }
     for _ in 0..sent {
         let came = port.receive(Default::default(), long()).unwrap();
-        is_filled(&came.sealed()[0], 1);
+        is_pattern(&came.sealed()[0], 1);
     }
     right.send(with(&[&long_one]), long()).unwrap();
     let came = port.receive(Default::default(), long()).unwrap();
-    is_filled(&came.sealed()[0], 1);
+    is_pattern(&came.sealed()[0], 1);
     assert!(offered.take_violations().is_empty());
 }
 
@@ -163,7 +163,7 @@ fn what_an_offer_does_not_take_is_refused() {
     };
     assert_eq!(counted(&unsent.why), (8193, 16384));
     // It came back whole.
-    is_filled(&unsent.item.sealed()[0], 1);
+    is_pattern(&unsent.item.sealed()[0], 1);
     // The extents go as one part: two pages of them would be two parts and a list.
     let sent = |lengths: &[usize]| right.send(message(&ours, 2, lengths), WhenFull::Fail);
     sent(&[4095, 4097]).unwrap();
@@ -193,10 +193,10 @@ fn within_a_domain_it_stays_in_its_process() {
             Err(unsent) => break unsent,
         }
     };
-    is_filled(&unsent.item.sealed()[0], 3);
+    is_pattern(&unsent.item.sealed()[0], 3);
     right.send(with(&[&picture(3, 9)]), WhenFull::Drop).unwrap();
     let came = port.receive(Default::default(), Deadline::NOW).unwrap();
-    is_filled(&came.sealed()[0], 2);
+    is_pattern(&came.sealed()[0], 2);
     // The port does not move while some waits in it.
     let refused = Message::default().attach(port).unwrap_err();
     assert!(matches!(refused.why, MessageError::HoldsSealed));
@@ -323,7 +323,7 @@ fn parts_that_nobody_takes_do_not_use_up_the_descriptors() {
         assert!(found <= 1 + 128 + 3 * 16, "{found}");
         let came = port.receive(Default::default(), long()).unwrap();
         assert_eq!(came.sealed().len(), 16);
-        is_filled(&came.sealed()[15], 1);
+        is_pattern(&came.sealed()[15], 1);
     }
     assert!(offered.take_violations().is_empty());
 }

@@ -1,10 +1,10 @@
 //! Domains of different users exchange messages.
 
 use crate::child::Child;
-use crate::numbered::{fill, next};
+use crate::numbered::next;
 use portolan::channel::ChannelOptions;
 use portolan::{Deadline, Domain, OfferOptions, Permissions, PortOptions};
-use portolan_testkit::unique;
+use portolan_testkit::{pattern, unique};
 
 /// Users that no other test is.
 const GUEST: u32 = 54_331;
@@ -57,7 +57,7 @@ fn another_user_follows_a_channel_if_it_is_permitted() {
     let answer = guest.ask(&format!("follow {} {name} news 0", unique("guest")));
     assert_eq!(answer, "follows");
     let mut bytes = [0; 1000];
-    fill(&mut bytes, 3);
+    pattern(&mut bytes, 3);
     writer.write(&bytes, Deadline::NOW).unwrap();
     assert_eq!(guest.ask("hear 3 1000"), "heard");
     assert_eq!(offered.clients(), 1);

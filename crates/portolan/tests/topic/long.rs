@@ -3,23 +3,22 @@
 use crate::{PATIENCE, options, used};
 use portolan::channel::{Publisher, Sample, SubscribeError, TopicOptions};
 use portolan::{Deadline, Domain, Protection};
+use portolan_testkit::{is_pattern, pattern};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Of a page and more, in memory of their own.
 const LONG: usize = 70_000;
 
-/// Says which one it is, at both ends and in between.
+/// Says which one it is, everywhere.
 pub(crate) fn content(number: u64, len: usize) -> Vec<u8> {
-    let byte = u8::try_from(number % 251).unwrap();
-    let row: [u8; 256] = std::array::from_fn(|i| byte ^ i.to_le_bytes()[0]);
-    let mut bytes = row.repeat(len.div_ceil(row.len()));
-    bytes.truncate(len);
+    let mut bytes = vec![0; len];
+    pattern(&mut bytes, number);
     bytes
 }
 
 #[track_caller]
 pub(crate) fn is_content(sample: &[u8], number: u64) {
-    assert!(sample == content(number, sample.len()), "sample {number}");
+    is_pattern(sample, number);
 }
 
 fn full(publisher: &mut Publisher<[u8]>, number: u64, len: usize) -> u64 {

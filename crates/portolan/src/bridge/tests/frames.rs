@@ -29,7 +29,8 @@ fn a_short_message_comes_between_two_fragments() {
     let offered = other.offer("other", &permissions, OfferOptions::default());
     let offered = offered.unwrap();
     let number = tcp::add(&served, &offered);
-    let bytes = pattern(FRAGMENT + 100, 0);
+    let mut bytes = vec![0; FRAGMENT + 100];
+    pattern(&mut bytes, 0);
     let mut write = |bytes: &[u8]| std::io::Write::write_all(&mut client, bytes).unwrap();
     write(&frame(FrameKind::Message, 0, &[bytes.len() as u64]));
     write(&bytes[..FRAGMENT]);
