@@ -12,7 +12,8 @@
 //! # Invariants
 //!
 //! - **C1** A child never outlives its coordinator: the kernel kills it
-//!   (`PR_SET_PDEATHSIG`), even in a busy loop.
+//!   (`PR_SET_PDEATHSIG`), even in a busy loop. It is asked to before the child's program begins,
+//!   and a child whose coordinator was dead by then does not begin.
 //! - **C2** A coordinator never waits for a dead child: it either waits on the
 //!   control sockets, or has [`Child::watch`] end the command.
 
@@ -24,6 +25,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use portolan_sys::process::dies_with_us;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
@@ -91,11 +93,6 @@ where
 
 /// The brief of this process, and its connection to the coordinator.
 fn brief<O: DeserializeOwned>() -> Result<(Brief<O>, Control, Vec<OwnedFd>)> {
-    // C1. A coordinator that died before this line has closed the socket, so that
-    // the read of the brief below ends.
-    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(
-        MeasureError::system("asking to be killed with the coordinator"),
-    )?;
     // Under another number, so that nothing mistakes the socket for input.
     let stdin = std::io::stdin();
     let socket = stdin
@@ -258,7 +255,8 @@ impl Child {
         descriptors: &[BorrowedFd<'_>],
     ) -> Result<Self> {
         let (ours, theirs) = Control::pair()?;
-        let process = command
+        // C1.
+        let process = dies_with_us(&mut command)
             .arg(ARGUMENT)
             .stdin(Stdio::from(theirs.0))
             // Only the coordinator prints results.

@@ -96,19 +96,19 @@ fn runs(word: &str) -> bool {
 
 #[test]
 fn it_leaves_nothing_behind_when_it_is_told_to_end() {
-    let mut child: Child = lab(&["2", "--names"], "echo begun; exec sleep 1000")
+    let says = "echo begun in $PORTOLAN_NODE_STATE; exec sleep 1000";
+    let mut child: Child = lab(&["2", "--names"], says)
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    let directory = std::env::temp_dir().join(format!("portolan-lab-{}", child.id()));
-    let directory: &Path = &directory;
     let mut out = std::io::BufReader::new(child.stdout.take().unwrap());
-    for _ in 0..2 {
-        let mut line = String::new();
-        std::io::BufRead::read_line(&mut out, &mut line).unwrap();
-        assert!(line.ends_with("begun\n"), "{line}");
+    let mut lines = [String::new(), String::new()];
+    for line in &mut lines {
+        std::io::BufRead::read_line(&mut out, line).unwrap();
     }
+    let (_, state) = lines[0].trim_end().split_once("begun in ").unwrap();
+    let directory = Path::new(state).parent().unwrap();
     let name = directory.to_str().unwrap();
     assert!(directory.is_dir() && runs(name));
     let pid = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();

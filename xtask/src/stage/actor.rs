@@ -32,8 +32,6 @@ pub(crate) struct Actor {
 
 /// Plays a part.
 pub(crate) fn run(scene: &'static Scene, part: Part, domain: &str, off: bool) -> ExitCode {
-    // Actors die with their director. Cannot fail.
-    let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
     match play(scene, part, domain, off) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {

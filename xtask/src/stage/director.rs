@@ -3,6 +3,7 @@
 use super::{Failure, PATIENCE, Part, Scene};
 use crate::audit::{self, Image};
 use crate::torture::board::Journal;
+use portolan_sys::process::dies_with_us;
 use rustix::process::Signal;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
@@ -77,6 +78,7 @@ impl Cast {
     fn start(scene: &Scene, part: Part, domain: &str, off: bool) -> Result<Self, Failure> {
         // Also when the file was replaced by a newer build meanwhile.
         let mut command = Command::new("/proc/self/exe");
+        dies_with_us(&mut command);
         command.args(["stage-actor", "--domain", domain, "--part", part.name()]);
         command.arg(scene.name);
         if off {

@@ -183,8 +183,6 @@ struct Holds {
 
 /// Runs a worker.
 pub(crate) fn run(task: &Task<'_>) -> ExitCode {
-    // Workers die with their coordinator. Cannot fail.
-    let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     let board = match Board::open(task.board) {
         Ok(board) => enlist(board, task.worker),
         Err(error) => {

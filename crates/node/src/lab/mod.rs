@@ -25,7 +25,7 @@ use crate::output::tell;
 use crate::state::State;
 use crate::up::{self, PeerState};
 use crate::{NodeError, Result};
-use portolan_sys::process::poll;
+use portolan_sys::process::{poll, random};
 
 pub use addresses::free_addresses;
 use network::Network;
@@ -86,10 +86,13 @@ struct Lab {
 
 impl Lab {
     fn new(plan: &Plan) -> Result<Self> {
-        let number = std::process::id();
+        // Not our process id: a lab that had it before may have been killed, and its nodes live on.
+        let number = random().map_err(NodeError::system("cannot draw a number"))?;
+        let number = u32::from_le_bytes(number);
         let directory = std::env::temp_dir().join(format!("portolan-lab-{number}"));
         State::at(&directory)?;
-        let network = (!plan.names).then(|| Network::new(plan.nodes)).flatten();
+        let network = (!plan.names).then(|| Network::new(plan.nodes, number));
+        let network = network.flatten();
         let mut lab = Self {
             directory,
             places: Vec::new(),

@@ -10,13 +10,15 @@ const PORT: u16 = 7411;
 /// The namespaces. Dropped, they are removed, and all links with them.
 pub(super) struct Network {
     nodes: u8,
+    /// The lab's, which is in their names.
+    number: u32,
 }
 
 impl Network {
-    /// Namespaces for so many nodes; `None` where this process may not make them, or there is no
+    /// Namespaces for so many nodes of this lab; `None` where this process may not make them, or there is no
     /// `ip`.
-    pub(super) fn new(nodes: u8) -> Option<Self> {
-        let network = Self { nodes };
+    pub(super) fn new(nodes: u8, number: u32) -> Option<Self> {
+        let network = Self { nodes, number };
         let switch = network.namespace(0);
         let made = ip(&["netns", "add", &switch])
             && ip(&["-n", &switch, "link", "add", "switch", "type", "bridge"])
@@ -44,9 +46,8 @@ impl Network {
     }
 
     /// The namespace of a node; 0 is the switch's.
-    #[expect(clippy::unused_self, reason = "it exists while the network does")]
     pub(super) fn namespace(&self, node: u8) -> String {
-        format!("portolan-lab-{}-{node}", std::process::id())
+        format!("portolan-lab-{}-{node}", self.number)
     }
 
     /// Where a node listens: an address for documents, that no real network has.

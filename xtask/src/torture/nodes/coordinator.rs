@@ -12,6 +12,7 @@ use super::wires::Wire;
 use super::{CORRUPT, DISORDER, DOMAIN, HUNG, LOST, Plan, Report, Shape};
 use crate::marks::MARKS;
 use portolan_node::state::State;
+use portolan_sys::process::dies_with_us;
 use rustix::process::{Pid, Signal};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -269,6 +270,7 @@ impl Coordinator {
     fn command(&mut self, place: usize) -> Command {
         // Also when the file was replaced by a newer build meanwhile.
         let mut command = Command::new("/proc/self/exe");
+        dies_with_us(&mut command);
         let node = self.shape.node_of(place);
         let state = self.states[node].path().to_owned();
         let (board, number) = (self.board.path(), place.to_string());

@@ -18,8 +18,6 @@ pub(crate) struct Task<'a> {
 
 /// Runs a node until it is killed.
 pub(crate) fn run(task: &Task<'_>) -> ExitCode {
-    // It dies with its coordinator. Cannot fail.
-    let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     match Board::open(task.board) {
         Ok(board) => drop(enlist(board, task.place)),
         Err(error) => {

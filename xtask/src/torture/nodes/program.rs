@@ -82,8 +82,6 @@ struct Program {
 
 /// Runs a program.
 pub(crate) fn run(task: &Task<'_>) -> ExitCode {
-    // It dies with its coordinator. Cannot fail.
-    let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     let opened = Board::open(task.board).map(|board| enlist(board, task.place));
     let (board, ledger) = match (opened, Ledger::open(task.ledger)) {
         (Ok(board), Ok(ledger)) => (board, ledger),
