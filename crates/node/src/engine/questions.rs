@@ -185,15 +185,6 @@ impl Engine {
             }
             return;
         }
-        if let Some(wanted) = &wanted
-            && !question.knows_node
-        {
-            let at = unknown_at(question.since, question.until);
-            if now >= at || !span.may_allow(wanted) {
-                return self.answer(id, Found::NoSuchNode);
-            }
-            question.again = question.again.min(at);
-        }
         let mut silent = None;
         // Where the node is named nobody else is asked anyway.
         let is_hinted = now < question.all_at && wanted.is_none();
@@ -232,6 +223,16 @@ impl Engine {
                 }
                 Err(_) => {}
             }
+        }
+        // Only now, for this may be late, and its first round.
+        if let (Some(wanted), Some(question)) = (&wanted, self.questions.all.get_mut(&id))
+            && !question.knows_node
+        {
+            let at = unknown_at(question.since, question.until);
+            if now >= at || !span.may_allow(wanted) {
+                return self.answer(id, Found::NoSuchNode);
+            }
+            question.again = question.again.min(at);
         }
         // Its program asks again; if its deadline passes meanwhile, it says why nothing was found.
         if let Some(since) = silent.filter(|_| wanted.is_some())

@@ -19,6 +19,7 @@ crate::scenes! {
     a_flush_says_when_messages_are_there_and_when_they_are_lost,
     a_silent_node_is_told_to_who_watches_and_to_who_asks_for_a_name,
     a_node_that_is_started_again_is_another_one,
+    who_has_no_time_is_not_told_that_a_node_is_none_that_is_there,
     a_node_that_leaves_or_spans_no_more_kills_rights,
     a_program_that_is_killed_leaves_what_it_has_sent,
     a_message_that_there_is_no_memory_for_comes_when_there_is,
@@ -303,15 +304,14 @@ fn a_silent_node_is_told_to_who_watches_and_to_who_asks_for_a_name(network: &Net
     let mut notice = || told.receive(Access::Later, PATIENCE).unwrap().notice();
     assert_eq!(notice(), Some(Notice::Unreachable { token: 7 }));
     let begun = Instant::now();
-    let silent = roof
-        .domain
-        .connect("upper@hall", Duration::from_millis(200));
+    let wait = Duration::from_secs(2);
+    let silent = roof.domain.connect("upper@hall", wait);
     let text = silent.as_ref().unwrap_err().to_string();
     let Err(ConnectError::Unreachable { name, node, since }) = silent else {
         panic!("{text}");
     };
     assert_eq!((name.as_str(), node.as_str()), ("upper", "hall"));
-    assert!(since < begun && begun.elapsed() >= Duration::from_millis(200));
+    assert!(since < begun && begun.elapsed() >= wait);
     assert!(text.contains("has been silent for"), "{text}");
     // Who waits long enough finds it.
     std::thread::scope(|scope| {
@@ -323,6 +323,18 @@ fn a_silent_node_is_told_to_who_watches_and_to_who_asks_for_a_name(network: &Net
         assert!(waits.join().unwrap().is_ok());
     });
     assert_eq!(notice(), Some(Notice::Reachable { token: 7 }));
+}
+
+/// It asks so late that the node hears of it when its time is over.
+fn who_has_no_time_is_not_told_that_a_node_is_none_that_is_there(network: &Network) {
+    let (hall, roof) = two(network);
+    let _upper = bind(&hall, "upper");
+    for time in 0..1000 {
+        let time = Duration::from_micros(time % 100);
+        let found = roof.domain.connect("upper@hall", time);
+        let is_none = matches!(found, Err(ConnectError::NoSuchNode { .. }));
+        assert!(!is_none, "within {time:?}: {found:?}");
+    }
 }
 
 fn a_node_that_is_started_again_is_another_one(network: &Network) {
