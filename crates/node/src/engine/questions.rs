@@ -224,7 +224,7 @@ impl Engine {
                 Err(_) => {}
             }
         }
-        // Only now, for this may be late, and its first round.
+        // Looked at last: this may be the first round, and late.
         if let (Some(wanted), Some(question)) = (&wanted, self.questions.all.get_mut(&id))
             && !question.knows_node
         {

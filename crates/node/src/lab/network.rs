@@ -15,8 +15,8 @@ pub(super) struct Network {
 }
 
 impl Network {
-    /// Namespaces for so many nodes of this lab; `None` where this process may not make them, or there is no
-    /// `ip`.
+    /// Namespaces for so many nodes of this lab; `None` where this process may not make them, or
+    /// there is no `ip`.
     pub(super) fn new(nodes: u8, number: u32) -> Option<Self> {
         let network = Self { nodes, number };
         let switch = network.namespace(0);
