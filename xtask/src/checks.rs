@@ -1,6 +1,7 @@
 //! Runs the other slow checks: each runs a tool, and says what to install if it is missing.
 
 use crate::{error_types, paths, rooms, unsafe_code, words};
+use portolan_sys::process::dies_with_us;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
@@ -23,6 +24,13 @@ pub(crate) fn command(line: &[&str]) -> Command {
         .env_remove("RUSTUP_TOOLCHAIN")
         .env_remove("CARGO")
         .env_remove("RUSTC");
+    command
+}
+
+/// This program again, also when its file was replaced by a newer build meanwhile. It dies with us.
+pub(crate) fn ourselves() -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    dies_with_us(&mut command);
     command
 }
 

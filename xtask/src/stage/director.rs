@@ -2,12 +2,12 @@
 
 use super::{Failure, PATIENCE, Part, Scene};
 use crate::audit::{self, Image};
+use crate::checks::ourselves;
 use crate::torture::board::Journal;
-use portolan_sys::process::dies_with_us;
 use rustix::process::Signal;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
@@ -76,9 +76,7 @@ fn sleeps(image: &Image, pid: u32) -> Result<bool, Failure> {
 
 impl Cast {
     fn start(scene: &Scene, part: Part, domain: &str, off: bool) -> Result<Self, Failure> {
-        // Also when the file was replaced by a newer build meanwhile.
-        let mut command = Command::new("/proc/self/exe");
-        dies_with_us(&mut command);
+        let mut command = ourselves();
         command.args(["stage-actor", "--domain", domain, "--part", part.name()]);
         command.arg(scene.name);
         if off {

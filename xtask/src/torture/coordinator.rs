@@ -10,8 +10,8 @@ use super::kills::Marked;
 use super::random::Random;
 use super::worker::Failure;
 use crate::audit::{self, Image};
+use crate::checks::ourselves;
 use crate::marks::{MARKS, Passer, passer};
-use portolan_sys::process::dies_with_us;
 use rustix::process::{Pid, Signal};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -375,9 +375,7 @@ impl Coordinator {
     // Processes.
 
     fn command(&mut self, worker: usize, domain: &str) -> Command {
-        // Also when the file was replaced by a newer build meanwhile.
-        let mut command = Command::new("/proc/self/exe");
-        dies_with_us(&mut command);
+        let mut command = ourselves();
         command.args([
             "torture-worker",
             "--board",

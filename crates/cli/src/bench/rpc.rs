@@ -87,7 +87,8 @@ pub(super) fn left_out(groups: &[Group], measured: &[Measured]) -> Vec<LeftOut> 
     if asked_for.filter(is_missing).count() > 0 {
         left_out.push(LeftOut {
             what: "a client that is promoted, or demoted",
-            why: "no client made 64 calls within 100 ms, or heard within 2 s that it shares again: run it while the machine has less to do".into(),
+            why: "no client made 64 calls within 100 ms: run it while the machine has less to do"
+                .into(),
         });
     }
     left_out

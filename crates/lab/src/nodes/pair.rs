@@ -98,9 +98,9 @@ impl Star {
         cpus: [usize; 2],
     ) -> Result<Self> {
         let mut begun = Begun::new(mode, wire, leaves, limit, cpus)?;
-        for _ in 0..leaves {
+        for at in 0..leaves {
             // One after the other: the hub knows them by their order.
-            begun.add()?;
+            begun.add(at + 2)?;
             begun.linked()?;
         }
         begun.finish()
@@ -116,7 +116,7 @@ impl Star {
     ) -> Result<Vec<Self>> {
         let begun = (0..count).map(|_| Begun::new(mode, wire, 1, limit, cpus));
         let mut begun = begun.collect::<Result<Vec<_>>>()?;
-        begun.iter_mut().try_for_each(Begun::add)?;
+        begun.iter_mut().try_for_each(|star| star.add(2))?;
         begun.iter_mut().try_for_each(Begun::linked)?;
         begun.into_iter().map(Begun::finish).collect()
     }
@@ -185,15 +185,14 @@ impl Begun {
         Ok(Node { process, domain })
     }
 
-    /// Starts the next leaf.
-    fn add(&mut self) -> Result<()> {
+    /// Starts a leaf, the node of this number.
+    fn add(&mut self, number: u8) -> Result<()> {
         if self.address.is_none() {
             let said = expect(&mut self.hub.process, |it| matches!(it, Said::Listens(_)))?;
             if let Said::Listens(address) = said {
                 self.address = Some(address);
             }
         }
-        let number = u8::try_from(self.leaves.len()).map_or(u8::MAX, |leaves| leaves + 2);
         let leaf = Self::node(self.mode, self.wire, self.limit, self.leaf_cpu, |brief| {
             (brief.number, brief.connect) = (number, self.address);
         })?;

@@ -27,12 +27,16 @@ const PERIOD: Duration = Duration::from_micros(250);
 const NEVER: Duration = Duration::from_secs(20);
 /// Calls with a late answer of each kind, in a slice at the least.
 const CALLS: u64 = 4;
-/// How long a client calls until it is promoted. On a machine that has much else to do, its calls
-/// may never be fast enough for that: then there is nothing to measure.
+/// How long a client calls until it is promoted, and, once it was certainly a busy one, until that is
+/// done, or undone. On a machine that has much else to do, its calls may never be fast enough for that: then
+/// there is nothing to measure.
 const PROMOTED: Duration = Duration::from_secs(10);
-/// How long it may take until a client has heard that it shares again, and between two calls
-/// that ask for it: so seldom that it is not promoted for them.
-const TOLD: Duration = Duration::from_secs(2);
+const DONE: Duration = Duration::from_secs(60);
+/// Who makes so many calls in so short a time is busy wherever the library began to count to 64.
+const BUSY: usize = 128;
+const BUSY_WITHIN: Duration = Duration::from_millis(100);
+/// Between two calls of a client that is to hear that it shares again: so seldom that it is not
+/// promoted for them.
 const PAUSE: Duration = Duration::from_millis(4);
 /// What the server counts: nanoseconds of processor time, and bytes that are its own.
 pub(super) const CPU: &str = "cpu";
@@ -54,7 +58,7 @@ struct Clients {
     asked: u64,
     called: u64,
     share: Option<f64>,
-    /// A client was not promoted, or not demoted, in time.
+    /// A client was not promoted, because its calls took too long.
     too_slow: bool,
     server: Child,
     /// Last: it is left after all that belongs to it.
@@ -159,14 +163,14 @@ impl Clients {
                 let other = &self.clients[1 - busy];
                 let mut demoted = call(other)?;
                 // It may be told with the answer after that one.
-                let until = Instant::now() + TOLD;
+                let until = Instant::now() + DONE;
                 while !other.stub().is_sharing() && Instant::now() < until {
                     std::thread::sleep(PAUSE);
                     demoted = demoted.max(call(other)?);
                 }
                 if !other.stub().is_sharing() {
-                    self.too_slow = true;
-                    return Ok(());
+                    let doing = "waiting until a client shares again";
+                    return Err(MeasureError::library(doing)("it has channels of its own"));
                 }
                 match self.case.shape {
                     Shape::Promotion => sampler.typical(extra, 1),
@@ -219,24 +223,32 @@ fn call(client: &WorkClient) -> Result<Duration> {
 }
 
 /// Calls until the client has channels of its own: by how much these calls took longer than
-/// as many at their median, and the median. Nothing, if it had them all along, or is not given any.
+/// as many at their median, and the median. Nothing, if its calls are too slow for that.
 fn promote(client: &WorkClient) -> Result<Option<(Duration, Duration)>> {
-    let until = Instant::now() + PROMOTED;
+    let doing = "waiting until a busy client has channels of its own";
+    let (mut since, mut until) = (Instant::now(), Instant::now() + PROMOTED);
+    let mut is_busy = false;
     let mut times = Vec::new();
     while client.stub().is_sharing() && Instant::now() < until {
         times.push(call(client)?.as_secs_f64());
+        if times.len().is_multiple_of(BUSY) {
+            if !is_busy && since.elapsed() < BUSY_WITHIN {
+                is_busy = true;
+                until = Instant::now() + DONE;
+            }
+            since = Instant::now();
+        }
     }
-    if client.stub().is_sharing() {
-        return Ok(None);
+    match (client.stub().is_sharing(), median(times.clone())) {
+        (true, _) if is_busy => Err(MeasureError::library(doing)("it was given none")),
+        (true, _) => Ok(None),
+        (false, None) => Err(MeasureError::library(doing)("it had them all along")),
+        (false, Some(typical)) => {
+            let extra: f64 = times.iter().map(|time| (time - typical).max(0.0)).sum();
+            let [extra, typical] = [extra, typical].map(Duration::from_secs_f64);
+            Ok(Some((extra, typical)))
+        }
     }
-    let typical = median(times.clone());
-    Ok(typical.map(|typical| {
-        let extra: f64 = times.iter().map(|time| (time - typical).max(0.0)).sum();
-        (
-            Duration::from_secs_f64(extra),
-            Duration::from_secs_f64(typical),
-        )
-    }))
 }
 
 impl Run for Clients {

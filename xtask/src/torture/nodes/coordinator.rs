@@ -10,9 +10,9 @@ use super::super::random::Random;
 use super::ledger::{Count, Ledger, now};
 use super::wires::Wire;
 use super::{CORRUPT, DISORDER, DOMAIN, HUNG, LOST, Plan, Report, Shape};
+use crate::checks::ourselves;
 use crate::marks::MARKS;
 use portolan_node::state::State;
-use portolan_sys::process::dies_with_us;
 use rustix::process::{Pid, Signal};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -268,9 +268,7 @@ impl Coordinator {
 
     /// What a process of this run is called by.
     fn command(&mut self, place: usize) -> Command {
-        // Also when the file was replaced by a newer build meanwhile.
-        let mut command = Command::new("/proc/self/exe");
-        dies_with_us(&mut command);
+        let mut command = ourselves();
         let node = self.shape.node_of(place);
         let state = self.states[node].path().to_owned();
         let (board, number) = (self.board.path(), place.to_string());

@@ -46,9 +46,6 @@ const AT_ONCE: u8 = 8;
 const BYTES: usize = 16 << 10;
 /// Pairs of 56 nodes.
 const PAIRS: u8 = 28;
-/// Where as many transfers are always under way: lots of them before those that are timed, and of
-/// these; in a quick run, and else.
-const LOTS: [usize; 2] = [1, 3];
 /// How long links are quiet before a measurement: two round trips.
 const QUIET: Duration = Duration::from_millis(80);
 /// Memory of a domain.
@@ -225,7 +222,7 @@ impl Measured {
 
 fn run(context: &Context<'_>) -> Result<Outcome> {
     let slices = context.pick(2, 12);
-    let lots = context.pick(LOTS[0], LOTS[1]);
+    let lots = context.pick(1, 3);
     context.progress.begin(ROWS.len());
     let mut found = Vec::new();
     for (row, to, mode) in ROWS {
