@@ -27,10 +27,10 @@ const PERIOD: Duration = Duration::from_micros(250);
 const NEVER: Duration = Duration::from_secs(20);
 /// Calls with a late answer of each kind, in a slice at the least.
 const CALLS: u64 = 4;
-/// How long a client calls until it is promoted, and, once it was certainly a busy one, until that is
-/// done, or undone. On a machine that has much else to do, its calls may never be fast enough for that: then
-/// there is nothing to measure.
+/// How long a client calls until it is a busy one. On a machine that has much else to do, its calls
+/// may never be fast enough for that: then there is nothing to measure.
 const PROMOTED: Duration = Duration::from_secs(10);
+/// How long it may take until a busy one has channels of its own, or another one none any more.
 const DONE: Duration = Duration::from_secs(60);
 /// Who makes so many calls in so short a time is busy wherever the library began to count to 64.
 const BUSY: usize = 128;
