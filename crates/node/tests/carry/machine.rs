@@ -352,6 +352,14 @@ impl Machine {
         self.tell(Command::Leave);
     }
 
+    /// How its engine is, where a test has failed.
+    fn say_how_it_is(&self) {
+        let (says, hears) = channel();
+        let is_told = self.tell.send(Command::Report(says)).is_ok() && self.wakes.notify().is_ok();
+        let report = is_told.then(|| hears.recv_timeout(Duration::from_secs(5)));
+        eprintln!("{} ({:?}): {report:#?}", self.name, self.id);
+    }
+
     /// Its engine ends without a farewell.
     pub(crate) fn end(&mut self) {
         self.tell(Command::End);
@@ -361,6 +369,9 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.say_how_it_is();
+        }
         let Some(thread) = self.thread.take() else {
             return;
         };

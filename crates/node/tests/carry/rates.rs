@@ -1,13 +1,14 @@
 //! Bytes a second to a peer and from it: what was held back is counted, and what floods takes its time at
 //! the least.
 
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use portolan::{Access, Deadline, Domain, ReceiveRight};
 use portolan_abi::node::{FragmentKind, Ping, Record, Sent};
 use portolan_node::rates::{PeerRates, Rate};
 use portolan_proto::node::Rates;
-use portolan_testkit::{PATIENCE, until};
+use portolan_testkit::{PATIENCE, SetOnDrop, until};
 
 use crate::hostile::{Hostile, ID, fragment, message};
 use crate::machine::Network;
@@ -94,10 +95,12 @@ fn a_greedy_peer_is_read_at_its_rate_and_holds_nobody_up() {
         }],
         ..takes(4_000_000)
     });
-    let began = Instant::now();
+    let (began, over) = (Instant::now(), AtomicBool::new(false));
     std::thread::scope(|scope| {
+        let _over = SetOnDrop(&over);
         let mut greedy = Hostile::new(&hall);
-        let flood = scope.spawn(move || {
+        let over = &over;
+        scope.spawn(move || {
             greedy.greet(1);
             greedy.resolve(1, "open");
             let opens = message(0, &[1_500_000], &[]);
@@ -115,9 +118,14 @@ fn a_greedy_peer_is_read_at_its_rate_and_holds_nobody_up() {
                 echo: None,
                 held: 0,
             });
-            let many = ping.with(Sent::default()).repeat(1_000);
+            let ping = ping.with(Sent::default());
+            let many = ping.repeat(1_000);
             (0..20).for_each(|_| greedy.write(greedy.records, &many));
-            greedy
+            // One that is silent is hung up, and what was read of it is not told any more.
+            while !over.load(Relaxed) {
+                greedy.write(greedy.records, &ping);
+                std::thread::sleep(Duration::from_millis(50));
+            }
         });
         let domain = &hall.domain;
         scope.spawn(|| answers(domain, &mut upper));
@@ -130,7 +138,6 @@ fn a_greedy_peer_is_read_at_its_rate_and_holds_nobody_up() {
         let wrong = extent.iter().enumerate();
         let wrong = wrong.filter(|(at, is)| usize::from(**is) != at / 250_000);
         assert_eq!((extent.len(), wrong.count()), (1_500_000, 0));
-        let _greedy = flood.join().unwrap();
         until("all of it is read", || {
             let report = hall.report();
             let its = report.peers.iter().find(|it| it.node == ID);

@@ -1,6 +1,7 @@
 //! Ordinary memory, into which the kernel copies for importers: other processes and users.
 
 use crate::child::Child;
+use crate::many::has_descriptors;
 use crate::raw;
 use crate::{domain, export};
 use portolan::vmmc::{
@@ -414,6 +415,7 @@ fn larger_than_memory_that_is_there() {
 
 #[test]
 fn a_thousand_imports_leave_no_descriptor() {
+    let _turn = has_descriptors();
     let count = || std::fs::read_dir("/proc/self/fd").unwrap().count();
     let (domain, _) = domain("thousand");
     let (_memory, export) = lend_zeros(&domain, 10);
@@ -425,7 +427,7 @@ fn a_thousand_imports_leave_no_descriptor() {
         import.write(round % 10, &[1]).unwrap();
     }
     until("all are forgotten", || export.importers() == 0);
-    // Other tests of this process open and close some meanwhile.
+    // Other tests of this process open and close a few meanwhile.
     until("descriptors are closed", || count() < before + 500);
 }
 

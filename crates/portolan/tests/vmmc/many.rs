@@ -5,8 +5,15 @@ use crate::{domain, export};
 use portolan::vmmc::{ExportMemory, ExportOptions, Import, ImportError, Reach, UpdateError};
 use portolan::{Domain, Permissions};
 use portolan_testkit::{PATIENCE, unique};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 const MANY: u64 = 1_000;
+
+/// Held by a test that has thousands of this process's descriptors, and by one that counts them.
+pub(crate) fn has_descriptors() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Lets this process have as many descriptors as it may.
 pub(crate) fn allow_descriptors() {
@@ -54,6 +61,7 @@ fn importers_leave_an_exporter_its_last_descriptors() {
 
 #[test]
 fn a_thousand_exports_and_a_thousand_imports_of_one() {
+    let _turn = has_descriptors();
     allow_descriptors();
     let (domain, name) = domain("many");
     let exports: Vec<_> = (0..MANY)
