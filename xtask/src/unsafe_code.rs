@@ -47,6 +47,7 @@ const LISTED: &[&str] = &[
     "crates/instruments/src/mqueue.rs",
     "crates/instruments/src/push.rs",
     "crates/instruments/src/step.rs",
+    "crates/instruments/src/step/repeated.rs",
     "crates/instruments/src/sysv.rs",
     "crates/instruments/src/tripwire.rs",
     // Linux.

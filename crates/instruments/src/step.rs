@@ -4,8 +4,9 @@
 //! The thread belongs to another process, which says by [`mark`] where the count begins and
 //! where it ends. Between two marks the thread is stopped after each instruction in user
 //! mode; what the kernel does for it is one, and so is a string instruction that repeats itself
-//! (`rep movsb`), at each turn of which the thread stops. The count is exact, and whatever is counted runs
-//! some thousand times slower, so nothing that is timed is ever stepped through.
+//! (`rep movsb`), behind which the thread stops (at each of its turns, where the processor has no breakpoint for
+//! us). The count is exact, and whatever is counted runs some thousand times slower, so nothing that is timed
+//! is ever stepped through.
 //!
 //! ```text
 //! run_to_mark: ......mark            the thread runs
@@ -18,6 +19,9 @@
 //! - **N1** A stepper is used by the thread that made it: the kernel answers no other.
 //! - **N2** A thread under a stepper never outlives it unnoticed: dropped, the stepper lets go
 //!   of it, and killed, the kernel kills the thread's process.
+
+#[cfg(target_arch = "x86_64")]
+mod repeated;
 
 use std::io;
 use std::marker::PhantomData;
@@ -199,12 +203,37 @@ impl Stepper {
     fn step(&mut self) -> Result<Stop, StepError> {
         self.go_on(libc::PTRACE_SINGLESTEP)?;
         let before = self.next.take();
+        let stop = self.stop()?;
+        if matches!(stop, Stop::Step)
+            && let Some(at) = self.next
+            && self.next == before
+        {
+            return self.turn(at);
+        }
+        Ok(stop)
+    }
+
+    /// After one turn of the instruction at `at`: to its end, where the processor can stop there.
+    fn turn(&mut self, at: i64) -> Result<Stop, StepError> {
+        let behind = repeated::behind(self.thread, at);
+        if behind.is_none() || !repeated::stops_at(self.thread, behind) {
+            return Ok(Stop::Turn);
+        }
+        self.go_on(libc::PTRACE_CONT)?;
+        let stop = self.stop()?;
+        repeated::stops_at(self.thread, None);
+        if !matches!(stop, Stop::Step) {
+            // In the middle of it: the next step is another turn, or its last.
+            self.next = Some(at);
+        }
+        Ok(stop)
+    }
+
+    /// Its next stop, and where it stands if that is one after a step.
+    fn stop(&mut self) -> Result<Stop, StepError> {
         let stop = self.wait()?;
         if matches!(stop, Stop::Step) {
-            self.next = next(self.thread);
-            if self.next.is_some() && self.next == before {
-                return Ok(Stop::Turn);
-            }
+            self.next = repeated::next(self.thread);
         }
         Ok(stop)
     }
@@ -348,30 +377,20 @@ fn watch(thread: libc::pid_t, (state, changed): &(Mutex<State>, Condvar)) {
     }
 }
 
-/// The address of the next instruction of a thread that has stopped.
-#[cfg(target_arch = "x86_64")]
-fn next(thread: libc::pid_t) -> Option<i64> {
-    let place =
-        std::mem::offset_of!(libc::user, regs) + std::mem::offset_of!(libc::user_regs_struct, rip);
-    let none = ptr::null_mut::<libc::c_void>();
-    // What a failure looks like is no address.
-    // SAFETY:
-    // - Reads a register of a thread that is ours to trace, and no memory of ours.
-    let found = unsafe {
-        libc::ptrace(
-            libc::PTRACE_PEEKUSER,
-            thread,
-            ptr::without_provenance_mut::<libc::c_void>(place),
-            none,
-        )
-    };
-    (found != -1).then_some(found)
-}
-
 /// Where no instruction repeats itself.
 #[cfg(not(target_arch = "x86_64"))]
-fn next(_thread: libc::pid_t) -> Option<i64> {
-    None
+mod repeated {
+    pub(super) fn next(_thread: libc::pid_t) -> Option<i64> {
+        None
+    }
+
+    pub(super) fn behind(_thread: libc::pid_t, _at: i64) -> Option<i64> {
+        None
+    }
+
+    pub(super) fn stops_at(_thread: libc::pid_t, _at: Option<i64>) -> bool {
+        false
+    }
 }
 
 /// A request without memory of ours.

@@ -121,10 +121,10 @@ fn system_calls_between_marks_are_counted() {
 #[test]
 fn an_instruction_that_repeats_itself_is_one() {
     /// Bytes that one instruction fills.
-    const FILLED: [u64; 4] = [1, 1, 2, 4000];
+    const FILLED: [u64; 5] = [1, 1, 2, 4000, 100_000];
 
     fn fill(bytes: u64) {
-        let mut buffer = [0_u8; 4096];
+        let mut buffer = [0_u8; 100_000];
         // SAFETY:
         // - Fills no more than the buffer, from its first byte on; the direction is forwards,
         //   as it is between functions.
