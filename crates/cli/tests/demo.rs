@@ -6,7 +6,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-use portolan_testkit::until;
+use portolan_testkit::{is_bound, until};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use support::{needs_the_node_program, portolan, succeeds};
@@ -147,11 +147,6 @@ fn children(process: u32) -> Vec<u32> {
         .collect()
 }
 
-/// The names of all domains on this machine.
-fn domains() -> String {
-    fs::read_to_string("/proc/net/unix").unwrap()
-}
-
 fn kill(process: u32) {
     let pid = Pid::from_raw(i32::try_from(process).unwrap()).unwrap();
     kill_process(pid, Signal::KILL).unwrap();
@@ -204,7 +199,7 @@ fn a_killed_coordinator_leaves_no_process_and_no_file() {
         assert_eq!(scratch.names(), ["large"]);
         // A process that is dead has threads that are about to be, and they have its sockets.
         let domain = format!("portolan-demo-{}", demo.id());
-        until("the domain is gone", || !domains().contains(&domain));
+        until("the domain is gone", || !is_bound(&domain));
     }
 }
 

@@ -35,3 +35,24 @@ pub fn unique(test: &str) -> String {
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     format!("test-{test}-{}-{number}", std::process::id())
 }
+
+/// Whether a socket on this machine has a name with `name` in it. Names of others need not be text.
+///
+/// ```
+/// use portolan_testkit::{is_bound, unique};
+/// use std::os::linux::net::SocketAddrExt;
+/// use std::os::unix::net::{SocketAddr, UnixListener};
+///
+/// let name = unique("bound");
+/// assert!(!is_bound(&name));
+/// let _bound = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap());
+/// assert!(is_bound(&name));
+/// ```
+///
+/// # Panics
+///
+/// `name` is empty, or the kernel does not say which sockets there are.
+pub fn is_bound(name: &str) -> bool {
+    let all = std::fs::read("/proc/net/unix").unwrap();
+    all.windows(name.len()).any(|its| its == name.as_bytes())
+}

@@ -10,7 +10,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use portolan_testkit::{Answer, close_all};
-pub(crate) use portolan_testkit::{PATIENCE, unique, until};
+pub(crate) use portolan_testkit::{PATIENCE, is_bound, unique, until};
 
 /// Where a process that takes orders says why it could not join, if anywhere.
 pub(crate) const REPORT: &str = "PORTOLAN_TEST_REPORT";

@@ -1,7 +1,7 @@
 //! `fork` without `exec`, in host and member, and then the parent is killed; and `exec`
 //! without `fork`.
 
-use crate::child::{Child, unique, until};
+use crate::child::{Child, is_bound, unique, until};
 
 /// The forked process's id, and what it said.
 fn fork(child: &mut Child) -> (u32, String) {
@@ -43,11 +43,7 @@ fn a_forked_child_of_a_killed_host_keeps_no_name_and_hides_no_death() {
     until("the second hosts", || second.is_host());
     assert_eq!(Child::joined(&name).space(), 1);
     second.kill();
-    until("the name is gone", || {
-        !std::fs::read_to_string("/proc/net/unix")
-            .unwrap()
-            .contains(&name)
-    });
+    until("the name is gone", || !is_bound(&name));
     assert_eq!(Child::joined(&name).space(), 1);
     end(pid);
 }

@@ -1,14 +1,10 @@
 //! Tests joining, and what is left when all members have gone.
 
-use crate::child::{Child, unique, until};
+use crate::child::{Child, is_bound, unique, until};
 use portolan::{Domain, JoinError, LeaveError};
 use portolan_abi::hello::{range_name, reserved_range};
 use portolan_abi::region::{BASE_HIGHEST, BASE_LOWEST, Geometry};
 use portolan_sys::process::user;
-
-fn in_proc(what: &str, name: &str) -> bool {
-    std::fs::read_to_string(what).unwrap().contains(name)
-}
 
 /// Whether any process maps the domain's memory.
 fn is_mapped(name: &str) -> bool {
@@ -66,7 +62,7 @@ fn domains_of_one_machine_do_not_overlap_so_a_process_can_join_them_all() {
         .expect("one in 500 names lies there");
     let mut creator = Child::joined(&first);
     let joined = Domain::join(&first).unwrap();
-    let reserved = || in_proc("/proc/net/unix", &range_name(&range));
+    let reserved = || is_bound(&range_name(&range));
     // Not if another domain of this machine was there before.
     let was_reserved = reserved();
     // Every member keeps the reservation, not the creator alone.
@@ -99,16 +95,13 @@ fn nothing_is_left_when_the_last_has_gone() {
     let name = unique("nothing");
     let mut host = Child::joined(&name);
     let mut second = Child::joined(&name);
-    assert!(in_proc("/proc/net/unix", &name) && is_mapped(&name));
+    assert!(is_bound(&name) && is_mapped(&name));
     assert_eq!(host.ask("leave"), "Ok(())");
-    assert!(
-        in_proc("/proc/net/unix", &name),
-        "the second still is there"
-    );
+    assert!(is_bound(&name), "the second still is there");
     assert_eq!(second.ask("leave"), "Ok(())");
     // Both processes live on, and nothing of the domain with them.
     assert!(!is_mapped(&name));
-    until("the name is gone", || !in_proc("/proc/net/unix", &name));
+    until("the name is gone", || !is_bound(&name));
 }
 
 #[test]
@@ -120,7 +113,7 @@ fn nothing_is_left_when_all_are_killed() {
         Child::joined(&name),
     ];
     all.iter_mut().for_each(|child| child.kill());
-    until("the name is gone", || !in_proc("/proc/net/unix", &name));
+    until("the name is gone", || !is_bound(&name));
     assert!(!is_mapped(&name));
     let mut anew = Child::joined(&name);
     assert_eq!(anew.space(), 1);
