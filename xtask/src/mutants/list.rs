@@ -8,6 +8,7 @@ mod memory;
 mod queue;
 mod rights;
 mod signal;
+mod sleeps;
 mod trace;
 mod waits;
 
@@ -15,12 +16,13 @@ use super::{Mutant, Test};
 
 /// All of them, room by room.
 pub(super) fn all() -> impl Iterator<Item = &'static Mutant> {
-    let rooms: [&'static [Mutant]; 10] = [
+    let rooms: [&'static [Mutant]; 11] = [
         queue::MUTANTS,
         memory::MUTANTS,
         rights::MUTANTS,
         entries::MUTANTS,
         waits::MUTANTS,
+        sleeps::MUTANTS,
         signal::MUTANTS,
         channel::MUTANTS,
         byte_ring::MUTANTS,

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use super::{On, is_named};
+use super::{By, On, is_named};
 use crate::bell::FutexFd;
 use crate::process::{Ready, poll};
 use crate::watch::Timer;
@@ -29,7 +29,7 @@ impl Bells {
     }
 
     /// The next call ends by then, which is so far away.
-    pub(super) fn ends_at(&mut self, at: Instant, left: Duration) -> io::Result<()> {
+    fn ends_at(&mut self, at: Instant, left: Duration) -> io::Result<()> {
         if self.set.is_none_or(|set| set > at) {
             self.timer.set(left, None)?;
             self.set = Some(at);
@@ -37,11 +37,15 @@ impl Bells {
         Ok(())
     }
 
-    pub(super) fn poll(
-        &mut self,
-        on: &[(u64, On<'_>)],
-        deadline: Option<Instant>,
-    ) -> io::Result<Vec<u64>> {
+    pub(super) fn poll(&mut self, on: &[(u64, On<'_>)], by: Option<By>) -> io::Result<Vec<u64>> {
+        let deadline = match by {
+            Some(By::Timer(at, left)) => {
+                self.ends_at(at, left)?;
+                None
+            }
+            Some(By::Clock(at)) => Some(at),
+            None => None,
+        };
         self.words.retain(|key, _| is_named(on, *key));
         for (key, what) in on {
             let On::Word(word, value) = what else {

@@ -22,6 +22,8 @@
 //! - **S3** A word that is in the kernel is not compared again. A waker that changes it and finds no
 //!   sleep announced wakes nobody; so the caller announces its sleep, looks at what the word tells of,
 //!   and only then calls.
+//! - **S4** The timer of near times is looked at behind all else, when nothing is taken out of the kernel any
+//!   more before the sleep: one that has run out since an earlier call ends no sleep.
 
 mod bells;
 mod looks;
@@ -83,6 +85,15 @@ pub struct Poller {
     /// the threads.
     way: ManuallyDrop<Way>,
     generation: u64,
+}
+
+/// What ends a sleep if nothing fires.
+#[derive(Clone, Copy, Debug)]
+enum By {
+    /// The timer of near times, which stays set if the call ends before; how far away that is.
+    Timer(Instant, Duration),
+    /// The time of this call alone.
+    Clock(Instant),
 }
 
 #[derive(Debug)]
@@ -163,19 +174,13 @@ impl Poller {
         if self.generation != fork::generation() {
             return Err(io::ErrorKind::Unsupported.into());
         }
-        let near = deadline.map(|at| (at, time::remaining(at)));
-        let near = near.filter(|(_, left)| !left.is_zero() && *left < NEAR);
-        match (&mut *self.way, near) {
-            (Way::Ring(ring), Some((at, _))) => {
-                ring.ends_at(at)?;
-                ring.poll(on, None, looks)
-            }
-            (Way::Ring(ring), None) => ring.poll(on, deadline, looks),
-            (Way::Bells(bells), Some((at, left))) => {
-                bells.ends_at(at, left)?;
-                bells.poll(on, None)
-            }
-            (Way::Bells(bells), None) => bells.poll(on, deadline),
+        let by = deadline.map(|at| match time::remaining(at) {
+            left if left.is_zero() || left >= NEAR => By::Clock(at),
+            left => By::Timer(at, left),
+        });
+        match &mut *self.way {
+            Way::Ring(ring) => ring.poll(on, by, looks),
+            Way::Bells(bells) => bells.poll(on, by),
         }
     }
 }
@@ -385,6 +390,32 @@ mod tests {
                     poller.poll(&on, end).unwrap();
                 }
             }
+        });
+    }
+
+    /// S4: what was set for an earlier call, and has run out by now, ends no sleep any more.
+    #[test]
+    fn a_near_time_that_has_come_before_a_call_is_not_what_ends_it() {
+        each(|mut poller| {
+            let event = &EventFd::new().unwrap();
+            let on = [(1, On::Descriptor(event.as_fd()))];
+            event.notify().unwrap();
+            while poller.poll(&on, after(LONG)).unwrap() != [1] {}
+            event.drain().unwrap();
+            std::thread::sleep(2 * LONG);
+            let (over, is_over) = std::sync::mpsc::channel();
+            let fired = std::thread::scope(|scope| {
+                scope.spawn(move || {
+                    // It would sleep for ever.
+                    if is_over.recv_timeout(MINUTE).is_err() {
+                        event.notify().unwrap();
+                    }
+                });
+                let fired = poller.poll(&on, after(LONG)).unwrap();
+                let _ = over.send(());
+                fired
+            });
+            assert_eq!(fired, []);
         });
     }
 

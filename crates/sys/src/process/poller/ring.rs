@@ -10,7 +10,7 @@ use io_uring::types::{Fd, SubmitArgs, TimeoutFlags, Timespec};
 use io_uring::{IoUring, Probe, opcode, squeue};
 
 use super::looks::Looks;
-use super::{On, is_named};
+use super::{By, On, is_named};
 use crate::bell::wait_entry;
 use crate::time;
 
@@ -81,8 +81,8 @@ impl Ring {
         })
     }
 
-    /// The next call ends by then. The time stays in the kernel if the call ends before.
-    pub(super) fn ends_at(&mut self, at: Instant) -> io::Result<()> {
+    /// The sleep that follows ends by then. The time stays in the kernel if it ends before.
+    fn ends_at(&mut self, at: Instant) -> io::Result<()> {
         if self.near.is_some_and(|near| near <= at) {
             return Ok(());
         }
@@ -101,7 +101,7 @@ impl Ring {
     pub(super) fn poll(
         &mut self,
         on: &[(u64, On<'_>)],
-        deadline: Option<Instant>,
+        by: Option<By>,
         looks: bool,
     ) -> io::Result<Vec<u64>> {
         self.drain()?;
@@ -119,6 +119,15 @@ impl Ring {
             };
             self.arm(*key, entry)?;
         }
+        // S4: from here on who takes something out does not sleep.
+        let deadline = match by {
+            Some(By::Timer(at, _)) => {
+                self.ends_at(at)?;
+                None
+            }
+            Some(By::Clock(at)) => Some(at),
+            None => None,
+        };
         // S1.
         let mut sleeps = self.fired.is_empty();
         if sleeps && looks && self.looks.begins() {
@@ -296,24 +305,24 @@ mod tests {
             Err(error) => return eprintln!("no io_uring: {error}"),
         };
         let (event, word) = (EventFd::new().unwrap(), AtomicU32::new(0));
-        let soon = Instant::now() + Duration::from_secs(60);
-        ring.ends_at(soon).unwrap();
+        let minute = Duration::from_secs(60);
+        let soon = Some(By::Timer(Instant::now() + minute, minute));
         for turn in 0..100 {
             let on = [
                 (1, On::Descriptor(event.as_fd())),
                 (2, On::Word(&word, turn)),
             ];
-            assert_eq!(ring.poll(&on, Some(Instant::now()), false).unwrap(), []);
+            let now = Some(By::Clock(Instant::now()));
+            assert_eq!(ring.poll(&on, now, false).unwrap(), []);
             let before = ring.calls;
             word.fetch_add(1, Ordering::SeqCst);
             futex::wake(&word, u32::MAX);
-            assert_eq!(ring.poll(&on, None, false).unwrap(), [2]);
+            assert_eq!(ring.poll(&on, soon, false).unwrap(), [2]);
             event.notify().unwrap();
             let on = [on[0], (2, On::Word(&word, turn + 1))];
-            assert_eq!(ring.poll(&on, None, false).unwrap(), [1]);
+            assert_eq!(ring.poll(&on, soon, false).unwrap(), [1]);
             event.drain().unwrap();
             assert!(ring.calls <= before + 2, "{} calls", ring.calls - before);
-            ring.ends_at(soon).unwrap();
         }
         assert_eq!(ring.armed.len(), 1, "the word");
         assert!(ring.near.is_some());
@@ -375,7 +384,7 @@ mod tests {
         assert_eq!(ring.slept, 0);
         ring.looks.long = Duration::from_micros(1);
         let on = [descriptor, (2, On::Word(&word, 10))];
-        let soon = Some(Instant::now() + Duration::from_millis(5));
+        let soon = Some(By::Clock(Instant::now() + Duration::from_millis(5)));
         assert_eq!(ring.poll(&on, soon, true).unwrap(), []);
         assert_eq!(ring.slept, 1);
         // S1: what was put into the kernel by the look fires.

@@ -1,0 +1,20 @@
+//! Lists mutants of sleeps on many things at once: the promises in the header of `sys/process/poller`.
+
+use super::{Mutant, Test};
+
+pub(super) const MUTANTS: &[Mutant] = &[Mutant {
+    name: "poller-time-that-has-come",
+    breaks: "a near time ends a sleep: one that has run out since an earlier call is waited for",
+    file: "crates/sys/src/process/poller/ring.rs",
+    find: "        self.drain()?;
+        self.let_go(on)?;",
+    replace: "        let near = self.near;
+        self.drain()?;
+        self.near = near;
+        self.let_go(on)?;",
+    found_by: Test::Beside {
+        folder: "sys",
+        file: "crates/sys/src/process/poller/mod.rs",
+        name: "process::poller::tests::a_near_time_that_has_come_before_a_call_is_not_what_ends_it",
+    },
+}];
