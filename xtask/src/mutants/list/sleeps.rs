@@ -14,7 +14,7 @@ pub(super) const MUTANTS: &[Mutant] = &[Mutant {
         self.let_go(on)?;",
     found_by: Test::Beside {
         folder: "sys",
-        file: "crates/sys/src/process/poller/mod.rs",
+        file: "src/process/poller/mod.rs",
         name: "process::poller::tests::a_near_time_that_has_come_before_a_call_is_not_what_ends_it",
     },
 }];
