@@ -26,7 +26,10 @@ pub(super) fn behind(thread: libc::pid_t, at: i64) -> Option<i64> {
 
 /// How long a string instruction with a prefix that repeats it is, if code begins with one.
 fn length(code: &[u8]) -> Option<usize> {
-    let is_prefix = |byte: &&u8| matches!(byte, 0x26 | 0x2e | 0x36 | 0x3e | 0x40..=0x4f | 0x64..=0x67 | 0xf2 | 0xf3);
+    let is_prefix = |byte: &&u8| {
+        let is_segment = matches!(byte, 0x26 | 0x2e | 0x36 | 0x3e | 0x64 | 0x65);
+        is_segment || matches!(byte, 0x40..=0x4f | 0x66 | 0x67 | 0xf2 | 0xf3)
+    };
     let prefixes = code.iter().take_while(is_prefix).count();
     let (prefixes, rest) = code.split_at(prefixes);
     let repeats = prefixes.iter().any(|byte| matches!(byte, 0xf2 | 0xf3));
