@@ -30,6 +30,7 @@ mod status;
 mod trust;
 
 use std::collections::BTreeMap;
+use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
@@ -79,6 +80,8 @@ const MOST_GUESTS: usize = 16;
 const LOOK: Duration = Duration::from_secs(60);
 /// How long what programs have sent has to arrive before the farewell; the unit in deploy/ gives longer.
 const DRAIN: Duration = Duration::from_secs(5);
+/// How often it answers commands meanwhile.
+const COMMANDS: Duration = Duration::from_millis(20);
 /// How long links have to take the farewell.
 const FAREWELL: Duration = Duration::from_secs(1);
 /// Refusals that are written to the audit log, at most, each minute: strangers must not fill a disk.
@@ -334,19 +337,26 @@ impl Node {
             .chain(self.directory_at());
         let due = wakes.chain([self.looks_at]).chain(self.trust.cuts_at);
         let due = due.min().unwrap_or(now);
+        let fired = self.sleep(now, due, true);
+        let fired = fired.map_err(NodeError::system("cannot wait"))?;
+        let is_called = fired.contains(&self.others.key());
+        Ok(is_called || self.clock.now() >= due)
+    }
+
+    /// Sleeps until messages can go on, or all else if it is `called`, or it is `due`; what has fired.
+    fn sleep(&mut self, now: Duration, due: Duration, called: bool) -> io::Result<Vec<u64>> {
+        let others = called.then(|| self.others.on());
+        let mut on: Vec<_> = others.into_iter().collect();
         let wake = self.engine.wake_at().map_or(due, |wake| wake.min(due));
         let by = Instant::now() + wake.saturating_sub(now);
-        let mut on = vec![self.others.on()];
         let expects_soon = self.engine.expects_soon();
         let by = self.engine.arm(&mut on).map_or(by, |due| due.min(by));
         let fired = match expects_soon {
             true => self.poller.look(&on, Some(by)),
             false => self.poller.poll(&on, Some(by)),
-        };
-        let fired = fired.map_err(NodeError::system("cannot wait"))?;
+        }?;
         self.engine.fired(&fired);
-        let is_called = fired.contains(&self.others.key());
-        Ok(is_called || self.clock.now() >= due)
+        Ok(fired)
     }
 
     /// Goes on with messages and, if it is called, with all else.
@@ -665,23 +675,29 @@ impl Node {
         tell(&log::line(format, self.today(), name, what, peer));
     }
 
+    /// Goes on with messages, and answers commands, so long at the most.
+    fn goes_on_until(&mut self, most: Duration, is_done: impl Fn(&mut Engine) -> bool) {
+        let until = self.clock.now() + most;
+        while self.clock.now() < until {
+            self.engine.step(self.clock.now());
+            self.answer_commands();
+            if is_done(&mut self.engine) {
+                return;
+            }
+            let now = self.clock.now();
+            let due = until.min(now + COMMANDS);
+            // Where it cannot sleep, it looks again at once.
+            let _ = self.sleep(now, due, false);
+        }
+    }
+
     /// Waits for a while until what programs here have sent is in the ports of nodes that are there,
     /// says farewell to all peers, and ends.
     fn leave(&mut self) {
-        let until = self.clock.now() + DRAIN;
-        while self.clock.now() < until && self.engine.undelivered() > 0 {
-            self.engine.step(self.clock.now());
-            self.answer_commands();
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        self.goes_on_until(DRAIN, |engine| engine.undelivered() == 0);
         let undelivered = self.engine.undelivered();
-        let until = self.clock.now() + FAREWELL;
         self.engine.leave(self.clock.now());
-        while self.clock.now() < until && !self.engine.is_alone() {
-            self.engine.step(self.clock.now());
-            self.answer_commands();
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        self.goes_on_until(FAREWELL, |engine| engine.is_alone());
         self.directory.end();
         match undelivered {
             0 => self.log("left"),

@@ -3,7 +3,6 @@
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
 use crate::scene::Machine;
 use portolan::{Access, Deadline, Domain, Message, PortOptions, WhenFull};
@@ -227,20 +226,9 @@ fn what_was_sent_before_a_node_is_told_to_end_arrives() {
         message.push(extent).unwrap();
         right.send(message, Deadline::after(PATIENCE)).unwrap();
     }
-    let begun = Instant::now();
     roof.signal("TERM");
     roof.has_ended();
-    // What a busy machine does not get there in its time is said, and the time was taken.
-    let log = roof.log();
-    let said = log
-        .split(" messages of programs here were not delivered")
-        .next();
-    let left = said.filter(|said| said.len() < log.len());
-    let left = left.map_or(0, |said| {
-        assert!(begun.elapsed() >= Duration::from_secs(5), "{log}");
-        said.rsplit(' ').next().unwrap().parse().unwrap()
-    });
-    for number in 0..MESSAGES - left {
+    for number in 0..MESSAGES {
         let message = port.receive(Access::Now, PATIENCE).unwrap();
         assert_eq!(message.header(), [number]);
         let [extent] = message.extents() else {
