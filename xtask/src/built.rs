@@ -5,6 +5,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::Value;
 use std::fs::File;
 use std::io::{self, Read, Seek};
+use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
@@ -98,15 +99,41 @@ pub(crate) fn run(command: &mut Command, limit: Duration) -> io::Result<Ran> {
     Ok(Ran { status, output })
 }
 
-/// Runs a command to its end: how it ended, and all that it said.
-pub(crate) fn captured(command: &mut Command) -> io::Result<(ExitStatus, String)> {
+/// Runs a command to its end: how it ended, and all that it said. What it says is handed on as it
+/// comes, too.
+pub(crate) fn captured(
+    command: &mut Command,
+    mut hand_on: impl FnMut(&[u8]),
+) -> io::Result<(ExitStatus, String)> {
     let said = unnamed_file()?;
-    let status = command
+    let mut child = command
         .stdin(Stdio::null())
         .stdout(said.try_clone()?)
         .stderr(said.try_clone()?)
-        .status()?;
-    Ok((status, text(said)?))
+        .spawn()?;
+    let mut output = Vec::new();
+    loop {
+        // Looked at first, so that all that it said until its end is read.
+        let ended = child.try_wait()?;
+        let known = output.len();
+        read_on(&said, &mut output)?;
+        hand_on(&output[known..]);
+        if let Some(status) = ended {
+            return Ok((status, String::from_utf8_lossy(&output).into_owned()));
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Reads what follows `known` in a file whose own position its writers share.
+fn read_on(file: &File, known: &mut Vec<u8>) -> io::Result<()> {
+    let mut part = [0; 65_536];
+    loop {
+        match file.read_at(&mut part, known.len() as u64)? {
+            0 => return Ok(()),
+            read => known.extend_from_slice(&part[..read]),
+        }
+    }
 }
 
 fn text(mut said: File) -> io::Result<String> {
@@ -151,5 +178,29 @@ mod tests {
         let ran = run(&mut failing, Duration::from_secs(60)).unwrap();
         assert_eq!(ran.status.and_then(|s| s.code()), Some(3));
         assert_eq!(ran.output, "out\nerr\n");
+    }
+
+    #[test]
+    fn what_is_captured_is_handed_on_before_the_end() {
+        let mut waiting = Command::new("sh");
+        // It ends once it has been heard: `hand_on` makes the file that it waits for.
+        let mark = std::env::temp_dir().join(format!("captured-{}", std::process::id()));
+        let line = format!(
+            "echo out; until [ -e {0} ]; do sleep 0.01; done; echo err >&2; exit 3",
+            mark.display()
+        );
+        waiting.args(["-c", &line]);
+        let mut heard = Vec::new();
+        let (status, output) = captured(&mut waiting, |part| {
+            heard.extend_from_slice(part);
+            if heard == b"out\n" {
+                std::fs::write(&mark, b"").unwrap();
+            }
+        })
+        .unwrap();
+        std::fs::remove_file(&mark).unwrap();
+        assert_eq!(status.code(), Some(3));
+        assert_eq!(output, "out\nerr\n");
+        assert_eq!(heard, output.as_bytes());
     }
 }

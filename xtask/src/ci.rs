@@ -7,8 +7,9 @@
 //! are built, cargo's lock on the target directory is free.
 
 use crate::built;
-use crate::checks::{FEATURES, code, command, step};
-use std::process::ExitCode;
+use crate::checks::{FEATURES, code, command};
+use std::io::{self, Write};
+use std::process::{Command, ExitCode};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -108,18 +109,43 @@ struct Done {
     step: Step,
     passed: bool,
     took: Duration,
+    /// All that it said.
+    said: String,
 }
 
 impl Done {
-    fn of(step: Step, run: impl FnOnce(&Step) -> bool) -> Self {
+    /// Runs a step; what it says is handed on as it comes.
+    fn of(step: Step, hand_on: impl FnMut(&[u8])) -> Self {
         let began = Instant::now();
-        let passed = run(&step);
+        let (passed, said) = match built::captured(&mut line(&step), hand_on) {
+            Ok((status, said)) => (status.success(), said),
+            Err(error) => (false, format!("{} could not be run: {error}\n", step.1)),
+        };
         Self {
             step,
             passed,
             took: began.elapsed(),
+            said,
         }
     }
+}
+
+/// The lines of a failed step that say why, at most: the first of them, and the last.
+const WHY: (usize, usize) = (120, 30);
+
+/// Why a step failed: what it said from the first failure on, or else its last lines.
+fn why(said: &str) -> String {
+    let lines: Vec<&str> = said.lines().collect();
+    let last = lines.len().saturating_sub(WHY.0 + WHY.1);
+    let from = lines.iter().position(|l| *l == "failures:").unwrap_or(last);
+    let lines = &lines[from..];
+    let out = lines.len().saturating_sub(WHY.0 + WHY.1);
+    if out == 0 {
+        return lines.join("\n");
+    }
+    let (first, rest) = lines.split_at(WHY.0);
+    let (first, rest) = (first.join("\n"), rest[out..].join("\n"));
+    format!("{first}\n[{out} lines are left out]\n{rest}")
 }
 
 /// Runs the short steps, or the long ones.
@@ -127,7 +153,10 @@ pub(crate) fn run(slow: bool) -> ExitCode {
     let stages = if slow { long() } else { short() };
     let done: Vec<Done> = stages.into_iter().flat_map(staged).collect();
     println!("\n{:<18} {:>10}", "check", "took");
-    for Done { step, passed, took } in &done {
+    for Done {
+        step, passed, took, ..
+    } in &done
+    {
         let seconds = took.as_secs();
         let took = format!("{}:{:02} min", seconds / 60, seconds % 60);
         let said = match passed {
@@ -135,6 +164,10 @@ pub(crate) fn run(slow: bool) -> ExitCode {
             false => format!("FAILED: {}", step.1),
         };
         println!("{:<18} {took:>10}  {said}", step.0);
+    }
+    // Behind all else, where who has only the end of a long log finds it.
+    for failed in done.iter().filter(|d| !d.passed) {
+        println!("\nFAILED: {}\n{}", failed.step.1, why(&failed.said));
     }
     code(done.iter().all(|d| d.passed))
 }
@@ -144,40 +177,34 @@ fn test_threads() -> usize {
     2 * thread::available_parallelism().map_or(1, usize::from)
 }
 
+/// The command of a step.
+fn line(step: &Step) -> Command {
+    let words: Vec<&str> = step.1.split(' ').collect();
+    let mut line = command(&words);
+    // Each step builds once: what serves the next build only fills the disk.
+    line.env("CARGO_INCREMENTAL", "0");
+    line.env("RUST_TEST_THREADS", test_threads().to_string());
+    line
+}
+
 /// What runs beside other steps says what it has to say once they are done.
 fn staged(stage: Stage) -> Vec<Done> {
-    let line = |step: &Step| {
-        let words: Vec<&str> = step.1.split(' ').collect();
-        let mut line = command(&words);
-        // Each step builds once: what serves the next build only fills the disk.
-        line.env("CARGO_INCREMENTAL", "0");
-        line.env("RUST_TEST_THREADS", test_threads().to_string());
-        line
-    };
-    let quietly = |step: Step| {
-        let mut said = String::new();
-        let done = Done::of(step, |step| match built::captured(&mut line(step)) {
-            Ok((status, output)) => {
-                said = output;
-                status.success()
-            }
-            Err(error) => {
-                said = format!("{} could not be run: {error}\n", step.1);
-                false
-            }
-        });
-        (done, said)
-    };
     thread::scope(|scope| {
-        let beside = stage.beside;
-        let beside = scope.spawn(move || beside.into_iter().map(quietly).collect::<Vec<_>>());
-        let steps = stage.steps.into_iter();
-        let mut done: Vec<Done> = steps
-            .map(|it| Done::of(it, |it| step(&mut line(it))))
-            .collect();
-        for (step, said) in beside.join().expect("a step that fails is no panic") {
-            eprintln!("==> {}\n{said}", step.step.1);
-            done.push(step);
+        let beside = stage.beside.into_iter();
+        let beside = scope.spawn(|| {
+            beside
+                .map(|step| Done::of(step, |_| {}))
+                .collect::<Vec<_>>()
+        });
+        let aloud = |step: Step| {
+            eprintln!("==> {}", step.1);
+            // Who does not listen any more does not end the checks.
+            Done::of(step, |said| _ = io::stderr().write_all(said))
+        };
+        let mut done: Vec<Done> = stage.steps.into_iter().map(aloud).collect();
+        for quiet in beside.join().expect("a step that fails is no panic") {
+            eprintln!("==> {}\n{}", quiet.step.1, quiet.said);
+            done.push(quiet);
         }
         done
     })
@@ -187,6 +214,20 @@ fn staged(stage: Stage) -> Vec<Done> {
 mod tests {
     use super::*;
     use crate::checks::root;
+
+    #[test]
+    fn why_a_step_failed_is_what_it_said_from_the_first_failure_on() {
+        let passed = "test a ... ok\n".repeat(1_000);
+        let short = "failures:\n\n---- b stdout ----\nno\n\nfailures:\n    b";
+        assert_eq!(why(&format!("{passed}{short}\n")), short);
+        let long = format!("{passed}failures:\n{}    b", "no\n".repeat(1_000));
+        let long = why(&long);
+        assert!(long.starts_with("failures:\nno\n"), "{long}");
+        assert!(long.ends_with("no\n    b"), "{long}");
+        assert!(long.contains("[852 lines are left out]"), "{long}");
+        let lints = why(&"warning\n".repeat(1_000));
+        assert_eq!(lints.lines().count(), WHY.0 + WHY.1);
+    }
 
     /// What newcomers are told to run is what runs.
     #[test]
