@@ -71,6 +71,14 @@ impl World {
                 format!("node {index}: {granted} bytes granted of {limit}"),
             );
         }
+        // N15: who is unreachable has no connection that has resumed.
+        for peer in it.node.peers() {
+            let is_unreachable = |peer| it.node.peer_view(peer).is_some_and(|v| v.is_unreachable);
+            if it.node.has_resumed(peer) && is_unreachable(peer) {
+                let what = format!("node {index}: {peer:?} is linked, and unreachable");
+                self.found("N15", what);
+            }
+        }
         // N9: no link has more in flight than its window. (What would fill a window alone is
         // announced, and not counted.)
         for peer in it.node.peers() {

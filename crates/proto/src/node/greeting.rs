@@ -176,14 +176,14 @@ impl<P: Clone> Node<P> {
         bytes: &[u8],
         home: &mut dyn Home<P>,
     ) -> Result<(), Violation> {
-        let Some(connection) = self.connections.get_mut(&id) else {
+        let Some(connection) = self.connections.get(&id) else {
             return Ok(());
         };
         if connection.bye.is_some() {
             return Ok(());
         }
-        connection.heard = now;
         let met = connection.met;
+        self.heard_on(now, id);
         let (head, record) = Record::decode(bytes)?;
         let is_hello = head.kind == RecordKind::Hello as u16;
         let is_bye = head.kind == RecordKind::Bye as u16;
@@ -323,8 +323,24 @@ impl<P: Clone> Node<P> {
         }
     }
 
+    /// Something has come on a connection. If it carries the association with its peer, the peer is heard
+    /// no earlier than the connection: so who is unreachable has no connection that goes on, and
+    /// the next one's *Resumed* says that it is back (N15).
+    pub(super) fn heard_on(&mut self, now: Time, id: ConnectionId) {
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return;
+        };
+        connection.heard = now;
+        if connection.carries()
+            && let Some(peer) = self.peers.get_mut(&connection.with.node)
+            && peer.connection == Some(id)
+        {
+            peer.heard = now;
+        }
+    }
+
     /// The peer whose association a connection carries.
-    fn carries_for(&self, id: ConnectionId) -> Option<NodeId> {
+    pub(super) fn carries_for(&self, id: ConnectionId) -> Option<NodeId> {
         let connection = self.connections.get(&id)?;
         let node = connection.with.node;
         let peer = self.peers.get(&node)?;

@@ -100,6 +100,7 @@
 //!   flows, and nothing is kept.
 //! - **N14** Of one flow, transfers go one after another, in its order: no fragment goes while a
 //!   transfer of a lower number is open.
+//! - **N15** No peer is unreachable that has resumed a connection, and whose connection goes on.
 //!
 //! Of rights in messages:
 //!

@@ -357,18 +357,14 @@ impl<P: Clone> Node<P> {
     /// So many bytes of a connection were read. Its peer is there, though it may be long until it has said
     /// a whole record.
     pub fn took(&mut self, now: Time, id: ConnectionId, bytes: usize) {
-        let Some(connection) = self.connections.get_mut(&id) else {
+        let node = self.connections.get(&id).map(|it| it.with.node);
+        let peer = node.and_then(|node| self.peers.get_mut(&node));
+        let Some(bucket) = peer.and_then(|peer| peer.intake.bucket.as_mut()) else {
             return;
         };
-        let Some(peer) = self.peers.get_mut(&connection.with.node) else {
-            return;
-        };
-        if let Some(bucket) = &mut peer.intake.bucket {
-            bucket.take(bytes as u64);
-            if connection.met && peer.connection == Some(id) {
-                connection.heard = now;
-                peer.heard = now;
-            }
+        bucket.take(bytes as u64);
+        if self.carries_for(id).is_some() {
+            self.heard_on(now, id);
         }
     }
 

@@ -65,6 +65,14 @@ impl<P: Clone> Node<P> {
         self.peers.get(&peer)?.connection
     }
 
+    /// Whether the connection that carries the association with a peer goes on, and the peer has
+    /// said on it all that it had to say again.
+    pub fn has_resumed(&self, peer: NodeId) -> bool {
+        let connection = self.connection(peer);
+        let connection = connection.and_then(|id| self.connections.get(&id));
+        connection.is_some_and(|it| it.carries() && it.resumed)
+    }
+
     /// All numbers of a flow to a peer below this one are acknowledged.
     pub fn first_kept(&self, flow: FlowKey) -> Option<u64> {
         let association = self.peers.get(&flow.peer)?.association.as_ref()?;

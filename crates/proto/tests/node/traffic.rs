@@ -219,6 +219,36 @@ fn what_was_cut_off_is_sent_again_and_once() {
 }
 
 #[test]
+fn who_says_anything_at_all_is_reachable() {
+    let mut pair = Pair::up();
+    // Hall says what is no record of the association, and is stopped then.
+    pair.now = pair.now.after(Duration::from_secs(1));
+    pair.nodes[0].set_members(vec![(NodeId([3; 16]), "cellar:7117".to_owned())]);
+    assert!(pair.carry_one(FIRST, 0));
+    assert!(pair.has(1, |event| matches!(
+        event,
+        Event::Members { peer: HALL, .. }
+    )));
+    // Three seconds after its last record of the association, two after it was heard.
+    pair.now = pair.now.after(Duration::from_secs(2));
+    pair.nodes[1].timeout(pair.now);
+    pair.look();
+    // Its connection goes on, so nothing would say that it is back.
+    assert!(pair.nodes[1].has_resumed(HALL));
+    assert!(!pair.has(1, |event| matches!(event, Event::Unreachable { .. })));
+    assert!(!pair.nodes[1].peer_view(HALL).unwrap().is_unreachable);
+    // Three after it was heard it is, and its connection is closed.
+    pair.now = pair.now.after(Duration::from_secs(1));
+    pair.nodes[1].timeout(pair.now);
+    pair.look();
+    assert!(pair.has(1, |event| matches!(
+        event,
+        Event::Unreachable { peer: HALL, .. }
+    )));
+    assert!(!pair.nodes[1].has_resumed(HALL));
+}
+
+#[test]
 fn silence_is_unreachable_and_then_given_up_and_the_other_side_hears_it() {
     let mut pair = Pair::up();
     let flow = pair.flow(1, "2");
