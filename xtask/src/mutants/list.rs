@@ -5,6 +5,7 @@ mod calls;
 mod channel;
 mod entries;
 mod memory;
+mod nodes;
 mod queue;
 mod rights;
 mod signal;
@@ -16,7 +17,7 @@ use super::{Mutant, Test};
 
 /// All of them, room by room.
 pub(super) fn all() -> impl Iterator<Item = &'static Mutant> {
-    let rooms: [&'static [Mutant]; 11] = [
+    let rooms: [&'static [Mutant]; 12] = [
         queue::MUTANTS,
         memory::MUTANTS,
         rights::MUTANTS,
@@ -28,6 +29,7 @@ pub(super) fn all() -> impl Iterator<Item = &'static Mutant> {
         byte_ring::MUTANTS,
         calls::MUTANTS,
         trace::MUTANTS,
+        nodes::MUTANTS,
     ];
     rooms.into_iter().flatten()
 }

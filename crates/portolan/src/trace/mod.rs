@@ -169,6 +169,8 @@ pub struct Drained {
 pub struct Trace {
     domain: Domain,
     switch: TraceSwitch,
+    /// What `switch` names from here on may be the next trace of this process.
+    is_over: bool,
     readers: BTreeMap<u8, Reader>,
     /// By space and lower half of its incarnation, as events name it.
     known: HashMap<(u8, u16), TracedSpace>,
@@ -203,6 +205,7 @@ impl Domain {
         let mut trace = Trace {
             domain: self.clone(),
             switch,
+            is_over: false,
             readers: BTreeMap::new(),
             known: HashMap::new(),
         };
@@ -251,11 +254,20 @@ impl Trace {
         self.domain.member().present()?;
         // A newcomer without memory for its ring is left out, and asked again next time.
         let _ = self.meet();
+        Ok(self.read(&mut each))
+    }
+
+    /// Reads the rings of all that are known.
+    fn read(&mut self, each: &mut impl FnMut(Event)) -> Drained {
         let member = self.domain.member();
         let mut drained = Drained {
             company: switch::company(member),
             ..Drained::default()
         };
+        if self.is_over {
+            drained.lost = self.readers.values().map(Reader::lost).sum();
+            return drained;
+        }
         for (space, reader) in &mut self.readers {
             let ring = member.tables().trace_ring(*space, self.switch.ring);
             let read = reader.drain(&ring, |read| {
@@ -269,7 +281,7 @@ impl Trace {
             drained.lost += reader.lost();
             drained.fullest = drained.fullest.max(read * 100 / ring.capacity());
         }
-        Ok(drained)
+        drained
     }
 
     /// Ends the trace, and reads what is left. What is unfinished now counts as lost.
@@ -277,12 +289,19 @@ impl Trace {
     /// # Errors
     ///
     /// [`Disowned`].
-    pub fn finish(&mut self, each: impl FnMut(Event)) -> Result<Drained, Disowned> {
+    pub fn finish(&mut self, mut each: impl FnMut(Event)) -> Result<Drained, Disowned> {
         self.domain.member().present()?;
+        if self.is_over {
+            return Ok(self.read(&mut each));
+        }
         // Whose switch is off has no ring that we knew of.
         let _ = self.meet();
+        // First all is read, and then the trace ends: from then on the host gives the rings of the
+        // dead back, and the next tracer's are the same.
+        switch::all_off(self.domain.member(), self.switch);
+        let mut drained = self.read(&mut each);
         switch::end(self.domain.member(), self.switch);
-        let mut drained = self.drain(each)?;
+        self.is_over = true;
         // Their writers are dead, or in no hurry.
         self.readers.values_mut().for_each(Reader::finish);
         drained.lost = self.readers.values().map(Reader::lost).sum();
@@ -309,6 +328,9 @@ impl Trace {
     fn meet(&mut self) -> Result<(), memory::AllocateError> {
         let member = self.domain.member();
         let mut met = Ok(());
+        if self.is_over {
+            return met;
+        }
         let traced = switch::tracer(member) == Some(self.switch);
         for (id, status, entry) in switch::spaces(member) {
             let SpaceStatus {
@@ -344,7 +366,7 @@ impl Trace {
 impl Drop for Trace {
     fn drop(&mut self) {
         // A forked child is no tracer.
-        if self.domain.member().present().is_ok() {
+        if !self.is_over && self.domain.member().present().is_ok() {
             switch::end(self.domain.member(), self.switch);
         }
     }

@@ -50,15 +50,20 @@ pub(super) fn begin(member: &Member, switch: TraceSwitch) -> Result<(), TraceSwi
 /// Ends the trace that `switch` names, everywhere. May be repeated, and may race with its
 /// tracer's own end of it.
 pub(super) fn end(member: &Member, switch: TraceSwitch) {
-    let tables = member.tables();
     // SeqCst: before we look at the spaces; pairs with `newcomer`.
-    let _ = tables.header.tracer.value.compare_exchange(
+    let _ = member.tables().header.tracer.value.compare_exchange(
         switch.pack(),
         0,
         Ordering::SeqCst,
         Ordering::Relaxed,
     );
-    for entry in tables.spaces {
+    all_off(member, switch);
+}
+
+/// Ends the recording of the spaces that are there, and not the trace: the rings are still its
+/// own, also those of the dead.
+pub(super) fn all_off(member: &Member, switch: TraceSwitch) {
+    for entry in member.tables().spaces {
         off(entry, switch.pack());
     }
 }

@@ -239,6 +239,46 @@ fn the_dead_are_heard_to_the_end() {
 }
 
 #[test]
+fn who_dies_while_a_trace_ends_is_heard_to_the_end() {
+    let name = unique("trace-end");
+    let domain = host(&name);
+    let _port = domain.bind(PortOptions::named("frames").queue(16)).unwrap();
+    let right = domain.connect("frames", Deadline::after(PATIENCE)).unwrap();
+    let mut victim = Child::joined(&name);
+    victim.ask("connect frames");
+    let mut trace = domain.trace().unwrap();
+    right.send(Message::default(), WhenFull::Fail).unwrap();
+    for bytes in 1..=5 {
+        victim.ask(&format!("send {bytes}"));
+    }
+    let pid = victim.pid();
+    let mut events: Vec<Event> = Vec::new();
+    let drained = trace.finish(|event| {
+        // Ours are read first. What the dead one had is given back before its own are.
+        if events.is_empty() {
+            assert_eq!(event.process, std::process::id());
+            victim.kill();
+            members(&domain, 1);
+        }
+        events.push(event);
+    });
+    assert_eq!(drained.unwrap().lost, 0);
+    let its = |event: &&&Event| event.process == pid;
+    let sent = of(&events, EventKind::Send);
+    let sent: Vec<u64> = sent.iter().filter(its).map(|e| e.bytes).collect();
+    assert_eq!(sent, [1, 2, 3, 4, 5]);
+    // It is over, and does not end, or read, the next one.
+    assert_eq!(domain.tracer(), None);
+    let mut next = domain.trace().unwrap();
+    right.send(Message::default(), WhenFull::Fail).unwrap();
+    assert_eq!(trace.drain(drop).unwrap().events, 0);
+    assert_eq!(trace.finish(drop).unwrap().events, 0);
+    drop(trace);
+    assert_eq!(domain.tracer(), Some(domain.space()));
+    assert_eq!(next.drain(drop).unwrap().events, 1);
+}
+
+#[test]
 fn a_ring_that_overflows_keeps_the_newest_and_counts_the_rest() {
     let domain = Domain::builder("overflow")
         .size(64 << 20)

@@ -1,6 +1,6 @@
-//! Lists mutants of trace rings: E1 to E4 of `shm/trace`.
+//! Lists mutants of trace rings, E1 to E4 of `shm/trace`, and of their tracer.
 
-use super::{Mutant, Test, model};
+use super::{Mutant, Test, library, model};
 
 const FILE: &str = "crates/shm/src/trace.rs";
 
@@ -54,5 +54,16 @@ pub(super) const MUTANTS: &[Mutant] = &[
         find: "self.lost += oldest - self.next;",
         replace: "",
         found_by: beside("trace::tests::the_newest_are_kept_and_the_others_counted"),
+    },
+    Mutant {
+        name: "trace-over-before-it-is-read",
+        breaks: "the host gives a dead space's ring back while its last events are still to be read",
+        file: "crates/portolan/src/trace/mod.rs",
+        find: "switch::all_off(self.domain.member(), self.switch);",
+        replace: "switch::end(self.domain.member(), self.switch);",
+        found_by: library(
+            "domain",
+            "trace::who_dies_while_a_trace_ends_is_heard_to_the_end",
+        ),
     },
 ];
