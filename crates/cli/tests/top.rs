@@ -108,6 +108,28 @@ fn a_new_size_is_drawn() {
 }
 
 #[test]
+fn a_key_that_comes_with_a_new_size_is_heeded() {
+    let busy = Busy::start("keys");
+    let mut top = Shown::start(&[&busy.name, "--interval", "0.1"]);
+    top.until("busy");
+    let pid = Pid::from_child(&top.process);
+    for round in 0..100 {
+        // Some come while it draws: they are seen with the key then.
+        for _ in 0..20 {
+            kill_process(pid, Signal::WINCH).unwrap();
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        top.press("p");
+        match round % 2 {
+            0 => _ = top.until("paused"),
+            _ => assert!(top.changes("paused"), "round {round}"),
+        }
+    }
+    top.press("q");
+    top.ends_well();
+}
+
+#[test]
 fn a_domain_that_ends_closes_the_screen_and_says_so() {
     let busy = Busy::start("ends");
     let mut top = Shown::start(&[&busy.name, "--interval", "0.1"]);

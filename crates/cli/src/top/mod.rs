@@ -25,9 +25,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use crossterm::event::{self, Event, KeyEventKind};
 use portolan::{Builder, Domain, JoinError, Observer, Survey};
 use portolan_measure::out;
-use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -42,6 +42,8 @@ use snapshot::Snapshot;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How soon a signal ends the screen, and a key is heeded, though there is no answer.
 const LOOK_UP: Duration = Duration::from_millis(250);
+/// How long what has come to the terminal may take to be read.
+const A_MOMENT: Duration = Duration::from_millis(1);
 
 pub(crate) fn run(args: &TopArgs) -> Result<()> {
     if let Some(named) = &args.node {
@@ -281,7 +283,8 @@ fn await_wish<S: Shown>(
         if !terminal_stirs(left.min(LOOK_UP))? {
             return Ok(None);
         }
-        if !event::poll(Duration::ZERO)? {
+        // With no time at all the library does not look.
+        if !event::poll(A_MOMENT)? {
             continue;
         }
         match event::read()? {

@@ -406,7 +406,8 @@ impl Worker {
     }
 
     fn begin_import(&mut self, domain: &Domain, name: &str) -> Result<Option<Imported>, String> {
-        let import = records::import(domain, name).map_err(|error| error.to_string())?;
+        let import =
+            records::import(&mut self.random, domain, name).map_err(|error| error.to_string())?;
         let Some(import) = import else {
             return Ok(None);
         };

@@ -256,7 +256,7 @@ impl Worker {
     }
 
     fn begin_borrowing(&mut self, domain: &Domain, name: &str) -> Result<Option<Imported>, String> {
-        let import = match records::import(domain, name) {
+        let import = match records::import(&mut self.random, domain, name) {
             Ok(Some(import)) => import,
             // This user may not write other processes' memory.
             Ok(None) | Err(ImportError::Unreachable(_)) => return Ok(None),

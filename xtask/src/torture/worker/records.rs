@@ -54,9 +54,15 @@ pub(super) fn check_all(check: impl FnMut(usize) -> Result<(), String>) -> Resul
 }
 
 /// Imports what a worker exports; nothing, if none does now, or its exporter is stopped, or
-/// something runs out.
-pub(super) fn import(domain: &Domain, name: &str) -> Result<Option<Import>, ImportError> {
-    match domain.import(name, Deadline::after(SHORT)) {
+/// something runs out. An exporter answers in a thread of its own, which on a busy machine is not
+/// soon: every other time it is waited for longer.
+pub(super) fn import(
+    random: &mut Random,
+    domain: &Domain,
+    name: &str,
+) -> Result<Option<Import>, ImportError> {
+    let patience = if random.once_in(2) { SHORT } else { 10 * SHORT };
+    match domain.import(name, Deadline::after(patience)) {
         Ok(import) => Ok(Some(import)),
         Err(
             ImportError::Connect(_)

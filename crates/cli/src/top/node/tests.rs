@@ -4,9 +4,9 @@ use super::super::cells::Tables;
 use super::super::screen::{Paint, Screen, Shown};
 use super::table::Tab;
 use super::*;
+use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
-use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 fn peer(name: &str, state: &str, bytes: u64) -> Peer {
     Peer {
