@@ -258,6 +258,11 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
+        // Its test fails: what has happened here.
+        if std::thread::panicking() {
+            let audit = std::fs::read_to_string(self.state.join("audit.log")).unwrap_or_default();
+            eprintln!("{} has said:\n{}and noted:\n{audit}", self.name, self.log());
+        }
         if let Some(mut node) = self.node.take() {
             // It may have ended already; a stopped one ends too.
             let _ = node.kill();
