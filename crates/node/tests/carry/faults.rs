@@ -31,13 +31,8 @@ const SHORT: Patience = Patience {
     silent: Duration::from_millis(600),
     dead: Duration::from_secs(60),
 };
-/// A cut is noticed at once; who is silent because the machine is busy is not to be sent nothing.
-const LONG: Patience = Patience {
-    silent: Duration::from_secs(20),
-    ..SHORT
-};
 
-fn two_with(network: &Network, patience: Patience) -> (Machine, Machine) {
+pub(crate) fn two_with(network: &Network, patience: Patience) -> (Machine, Machine) {
     let of = |name| {
         Machine::planned(
             network,
@@ -54,7 +49,7 @@ fn two_with(network: &Network, patience: Patience) -> (Machine, Machine) {
 }
 
 fn a_link_that_is_cut_again_and_again_loses_doubles_and_reorders_nothing(network: &Network) {
-    let (hall, roof) = two_with(network, LONG);
+    let (hall, roof) = two_with(network, Patience::LONG);
     let mut upper = bind(&hall, "upper");
     let right = roof.domain.connect("upper", PATIENCE).unwrap();
     let lengths = |number: u32| match number % 5 {
@@ -102,7 +97,7 @@ fn a_link_that_is_cut_again_and_again_loses_doubles_and_reorders_nothing(network
 }
 
 fn requests_outlive_a_cut(network: &Network) {
-    let (hall, roof) = two_with(network, LONG);
+    let (hall, roof) = two_with(network, Patience::LONG);
     let mut upper = serve(&hall, "upper");
     let right = roof.domain.connect("upper", PATIENCE).unwrap();
     for number in 0..10 {

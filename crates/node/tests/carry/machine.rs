@@ -53,6 +53,14 @@ pub(crate) struct Patience {
     pub(crate) dead: Duration,
 }
 
+impl Patience {
+    /// A cut is noticed at once; who is silent because the machine is busy is not to be sent nothing.
+    pub(crate) const LONG: Self = Self {
+        silent: Duration::from_secs(20),
+        dead: Duration::from_secs(60),
+    };
+}
+
 impl Default for Patience {
     fn default() -> Self {
         Self {

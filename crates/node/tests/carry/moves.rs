@@ -7,7 +7,7 @@ use portolan::{
     Access, Deadline, Domain, Message, Notice, PortOptions, ReceiveRight, RequestError, Right,
     RightState, SendError, SendRight, WhenFull,
 };
-use portolan_testkit::{PATIENCE, until};
+use portolan_testkit::{PATIENCE, SetOnDrop, until};
 
 use crate::machine::{Machine, Network, Patience};
 use crate::messages::{ask, bind, is_empty, is_numbered, numbered, send, serve, two};
@@ -257,11 +257,11 @@ fn a_port_is_bounced_among_five_nodes_under_load() {
 
 #[test]
 fn a_port_goes_round_while_links_are_cut() {
-    let [hall, roof, attic] = three(Patience::default());
+    let [hall, roof, attic] = three(Patience::LONG);
     let over = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         let faults = [&hall, &roof, &attic].map(|it| it.faults.clone());
-        let over = &over;
+        let (_ends, over) = (SetOnDrop(&over), &over);
         scope.spawn(move || {
             for cut in 0_u64.. {
                 if over.load(std::sync::atomic::Ordering::Relaxed) {
@@ -278,7 +278,6 @@ fn a_port_goes_round_while_links_are_cut() {
             }
         });
         goes_round([&hall, &roof, &attic], 500, 15);
-        over.store(true, std::sync::atomic::Ordering::Relaxed);
     });
 }
 

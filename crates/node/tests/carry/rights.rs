@@ -9,6 +9,7 @@ use portolan::{
 use portolan_node::engine::RightsReport;
 use portolan_testkit::{Child, PATIENCE, obey, until};
 
+use crate::faults::two_with;
 use crate::machine::{Machine, Network, Patience, Plan};
 use crate::messages::{ask, bind, is_numbered, numbered, send, serve, two};
 
@@ -372,7 +373,7 @@ fn holds_rights_until_killed() {
 
 #[test]
 fn links_that_are_cut_while_rights_go_lose_none_of_them() {
-    let (hall, roof) = two(&Network::tls());
+    let (hall, roof) = two_with(&Network::tls(), Patience::LONG);
     let mut upper = bind(&roof, "upper");
     let to_roof = hall.domain.connect("upper", PATIENCE).unwrap();
     std::thread::scope(|scope| {

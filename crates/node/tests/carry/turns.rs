@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use portolan::{Deadline, Message, PortOptions, WhenFull};
-use portolan_testkit::{PATIENCE, until};
+use portolan_testkit::{PATIENCE, SetOnDrop, until};
 
 use crate::machine::{Machine, Network};
 use crate::rights::receive;
@@ -25,6 +25,7 @@ fn three_flows_that_press_on_one_port_have_as_many_turns_each() {
     let mut port = hall.domain.bind(options).unwrap();
     let over = AtomicBool::new(false);
     let counts = std::thread::scope(|scope| {
+        let _over = SetOnDrop(&over);
         for (sender, machine) in others.iter().enumerate() {
             let (domain, over) = (&machine.domain, &over);
             scope.spawn(move || {
@@ -49,7 +50,6 @@ fn three_flows_that_press_on_one_port_have_as_many_turns_each() {
             // All that wait are there again before the next.
             std::thread::sleep(Duration::from_millis(5));
         }
-        over.store(true, Ordering::Relaxed);
         counts
     });
     assert!(counts.iter().all(|count| *count >= LEAST), "{counts:?}");
