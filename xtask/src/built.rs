@@ -185,6 +185,7 @@ mod tests {
         let mut waiting = Command::new("sh");
         // It ends once it has been heard: `hand_on` makes the file that it waits for.
         let mark = std::env::temp_dir().join(format!("captured-{}", std::process::id()));
+        let _ = std::fs::remove_file(&mark);
         let line = format!(
             "echo out; until [ -e {0} ]; do sleep 0.01; done; echo err >&2; exit 3",
             mark.display()

@@ -21,6 +21,8 @@ pub(crate) struct Machine {
 impl Machine {
     pub(crate) fn new(name: &str) -> Self {
         let state = std::env::temp_dir().join(unique(name));
+        // Of a test that was killed, whose process had this one's number.
+        let _ = std::fs::remove_dir_all(&state);
         Self {
             name: name.to_owned(),
             state,

@@ -18,6 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
@@ -28,14 +29,28 @@ const LINKED_WITHIN: Duration = Duration::from_secs(60);
 const SILENT_AFTER: &str = "800ms";
 const DEAD_AFTER: &str = "6s";
 
+/// A directory that was not there: a run that found something, or was killed, leaves its own, and
+/// another process has its number later.
+fn new_directory() -> io::Result<PathBuf> {
+    let pid = std::process::id();
+    let mut names = (0..u32::MAX).map(|n| format!("portolan-torture-{pid}-{n}"));
+    loop {
+        let name = names.next().ok_or(io::ErrorKind::AlreadyExists)?;
+        let directory = std::env::temp_dir().join(name);
+        match std::fs::create_dir(&directory) {
+            Ok(()) => return Ok(directory),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
 impl Coordinator {
     pub(super) fn new(plan: Plan) -> io::Result<Self> {
         let board = Board::create().map_err(io::Error::other)?;
         let ledger = Ledger::create().map_err(io::Error::other)?;
         let shape = Shape::new(plan.nodes);
-        let directory = format!("portolan-torture-{}", std::process::id());
-        let directory = std::env::temp_dir().join(directory);
-        std::fs::create_dir_all(&directory)?;
+        let directory = new_directory()?;
         let began = Instant::now();
         Ok(Self {
             random: Random::new(plan.seed),
