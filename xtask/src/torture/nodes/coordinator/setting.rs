@@ -32,15 +32,13 @@ const DEAD_AFTER: &str = "6s";
 /// A directory that was not there: a run that found something, or was killed, leaves its own, and
 /// another process has its number later.
 fn new_directory() -> io::Result<PathBuf> {
-    let pid = std::process::id();
-    let mut names = (0..u32::MAX).map(|n| format!("portolan-torture-{pid}-{n}"));
+    let name = format!("portolan-torture-{}", std::process::id());
+    let mut number = 0_u32;
     loop {
-        let name = names.next().ok_or(io::ErrorKind::AlreadyExists)?;
-        let directory = std::env::temp_dir().join(name);
+        let directory = std::env::temp_dir().join(format!("{name}-{number}"));
         match std::fs::create_dir(&directory) {
-            Ok(()) => return Ok(directory),
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(error),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => number += 1,
+            made => return made.map(|()| directory),
         }
     }
 }
