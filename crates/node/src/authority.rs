@@ -394,12 +394,20 @@ pub fn renew(state: &State, certificate: &[u8]) -> Result<Identity> {
 ///
 /// [`NodeError::NoAuthority`]; what reading and writing can say.
 pub fn renew_own(state: &State, now: Moment) -> Result<Identity> {
+    renew(state, &sign_own(state, now)?)
+}
+
+/// The same, and does not keep it.
+///
+/// # Errors
+///
+/// [`NodeError::NoAuthority`]; what reading can say.
+pub fn sign_own(state: &State, now: Moment) -> Result<Vec<u8>> {
     let authority = Authority::load(state)?;
     let own = identity(state)?;
     let name = Certificate::read(&own.certificate)?.name;
     let key = KeyPair::try_from(own.key).map_err(NodeError::certificate)?;
-    let certificate = authority.sign(&name, &key, now)?;
-    renew(state, &certificate)
+    authority.sign(&name, &key, now)
 }
 
 /// The authority's key and certificate as one text, to be kept in a safe place, or given to a

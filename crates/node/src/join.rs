@@ -479,9 +479,37 @@ pub struct Guest {
     on: portolan_transport::StreamId,
     from: String,
     came: Vec<u8>,
+    has_asked: bool,
     answer: Option<Vec<u8>>,
     sent: usize,
     until: Duration,
+}
+
+/// What a newcomer's connection has come to.
+#[derive(Debug)]
+pub enum Met {
+    /// Nothing yet.
+    Waits,
+    /// It has asked, and is to be [answered](Guest::answer).
+    Asks(Asked),
+    /// It is over.
+    Over,
+}
+
+/// A newcomer's request.
+#[derive(Debug)]
+pub struct Asked {
+    bytes: Vec<u8>,
+    binding: [u8; 32],
+    from: String,
+}
+
+impl Asked {
+    /// What a node answers, once that is written down (J1, J3).
+    pub fn answer(&self, state: &State, now: Moment) -> Vec<u8> {
+        let answer = answer(state, &self.bytes, &self.binding, &self.from, now);
+        answer.unwrap_or_else(|| refusal(JoinOutcome::BadRequest))
+    }
 }
 
 impl Guest {
@@ -496,6 +524,7 @@ impl Guest {
             connection,
             from,
             came: Vec::new(),
+            has_asked: false,
             answer: None,
             sent: 0,
             until: now + WITHIN,
@@ -522,40 +551,56 @@ impl Guest {
         head.is_some_and(|head| head.outcome == JoinOutcome::Welcome)
     }
 
-    /// Goes on; whether it is over.
-    pub fn step(&mut self, state: &State, clock: &dyn Clock) -> bool {
+    /// Goes on.
+    pub fn step(&mut self, now: Duration) -> Met {
         let up = self.connection.progress();
-        if up == LinkState::Failed || clock.now() >= self.until {
-            return true;
+        if up == LinkState::Failed || now >= self.until {
+            return Met::Over;
         }
         let mut room = [0; 4096];
         while self.answer.is_none() {
             let into = [Destination::from(&mut room[..])];
             match self.connection.receive(self.on, &into) {
+                // It has asked already: there is nothing more that it could say.
+                Progress::Moved(_) if self.has_asked => return Met::Waits,
                 Progress::Moved(moved) => self.came.extend(&room[..moved]),
-                Progress::Blocked => return false,
-                Progress::Ended | Progress::Failed(_) => return true,
+                Progress::Blocked => return Met::Waits,
+                Progress::Ended | Progress::Failed(_) => return Met::Over,
             }
             if self.came.len() > LONGEST {
-                self.answer = Some(refusal(JoinOutcome::BadRequest));
+                self.refuse(JoinOutcome::BadRequest);
                 break;
             }
+            if matches!(read(&self.came), Come::More) {
+                continue;
+            }
             let Some(binding) = self.connection.binding(BINDING) else {
-                return true;
+                return Met::Over;
             };
-            let now = Moment {
-                seconds: clock.of_day().as_secs(),
-            };
-            self.answer = answer(state, &self.came, &binding, &self.from, now);
+            self.has_asked = true;
+            return Met::Asks(Asked {
+                bytes: std::mem::take(&mut self.came),
+                binding,
+                from: self.from.clone(),
+            });
         }
-        self.say()
+        match self.say() {
+            true => Met::Over,
+            false => Met::Waits,
+        }
     }
 
     /// Answers at once, whatever it has to ask.
     pub fn refuse(&mut self, outcome: JoinOutcome) {
-        self.answer = Some(refusal(outcome));
+        self.answer(refusal(outcome));
     }
 
+    /// Answers what it has asked, from the next step on.
+    pub fn answer(&mut self, answer: Vec<u8>) {
+        self.answer = Some(answer);
+    }
+
+    /// Says the answer; whether it is over.
     fn say(&mut self) -> bool {
         let answer = self.answer.as_deref().unwrap_or_default();
         while self.sent < answer.len() {

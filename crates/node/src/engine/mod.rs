@@ -335,11 +335,13 @@ impl Engine {
         for peer in peers {
             self.node.ask_renewal(peer, request);
         }
+        self.speak();
     }
 
     /// Gives a peer its certificate.
     pub fn renewed(&mut self, node: NodeId, certificate: &[u8]) {
         self.node.renewed(node, certificate);
+        self.speak();
     }
 
     /// Passes a statement of the authority on to all peers, now and whenever they are linked.

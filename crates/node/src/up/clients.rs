@@ -12,7 +12,7 @@ const CROWDED: Duration = Duration::from_millis(10);
 
 /// What the bytes of a client are so far.
 pub(super) enum Heard {
-    /// A part of a question.
+    /// A part of a question, or one that has no answer yet.
     Part,
     /// A question, with this answer, which ends the connection.
     Answer(Vec<u8>),

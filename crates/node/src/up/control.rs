@@ -156,8 +156,8 @@ impl Control {
         self.clients.wake_at(now)
     }
 
-    /// Takes what came, and answers it by `act`.
-    pub(super) fn step(&mut self, now: Duration, mut act: impl FnMut(Ask) -> String) {
+    /// Takes what came, and answers it by `act`, which is asked again if it has no answer yet.
+    pub(super) fn step(&mut self, now: Duration, mut act: impl FnMut(Ask) -> Option<String>) {
         let accept = || {
             let (socket, _) = self.listener.accept()?;
             socket.set_nonblocking(true)?;
@@ -168,7 +168,7 @@ impl Control {
 }
 
 /// What a command has said so far, and the answer to it.
-fn heard(came: &[u8], act: &mut impl FnMut(Ask) -> String) -> Heard {
+fn heard(came: &[u8], act: &mut impl FnMut(Ask) -> Option<String>) -> Heard {
     if came.len() > LONGEST {
         return Heard::Wrong;
     }
@@ -179,7 +179,10 @@ fn heard(came: &[u8], act: &mut impl FnMut(Ask) -> String) -> Heard {
         Ok(Request {
             ask: Ask::Replace, ..
         }) => Heard::Keeps,
-        Ok(Request { ask, .. }) => Heard::Answer((act(ask) + "\n").into_bytes()),
+        Ok(Request { ask, .. }) => match act(ask) {
+            Some(answer) => Heard::Answer((answer + "\n").into_bytes()),
+            None => Heard::Part,
+        },
         Err(_) => Heard::Wrong,
     }
 }

@@ -14,6 +14,8 @@
 mod clients;
 mod control;
 pub(crate) mod dial;
+mod disk;
+mod guests;
 mod inspections;
 mod known;
 mod log;
@@ -31,12 +33,10 @@ mod trust;
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::IpAddr;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use portolan_abi::join::JoinOutcome;
 use portolan_proto::node::Settings;
 use portolan_sys::process::{EventFd, Poller};
 use portolan_transport::clock::Clock;
@@ -58,12 +58,13 @@ use crate::config::Config;
 use crate::directory::{Directory, Seat, Static, of_config};
 use crate::ending::Ending;
 use crate::engine::{Engine, Happened, Report};
-use crate::join::{Guest, Rates};
 use crate::output::tell;
 use crate::state::{Running, State};
 use crate::{NodeError, Result};
 use control::Control;
 use dial::{Dial, Phase};
+use disk::{Disk, Written};
+use guests::Guests;
 use inspections::Inspections;
 use known::Known;
 use members::Members;
@@ -74,8 +75,6 @@ use replace::{Replacing, Taken, Unanswered};
 use spans::Spans;
 use trust::Trust;
 
-/// Newcomers that are let in at once, at most.
-const MOST_GUESTS: usize = 16;
 /// How often it looks at its certificate, which a jump of the clock may end.
 const LOOK: Duration = Duration::from_secs(60);
 /// How long what programs have sent has to arrive before the farewell; the unit in deploy/ gives longer.
@@ -150,6 +149,8 @@ struct Node {
     state: State,
     config: Config,
     clock: Arc<dyn Clock>,
+    /// Above the lock: it is done before that is let go of (K3).
+    disk: Disk,
     running: Running,
     id: NodeId,
     engine: Engine,
@@ -162,8 +163,7 @@ struct Node {
     members: Members,
     directory: Box<dyn Directory>,
     known: Known,
-    guests: Vec<Guest>,
-    rates: Rates,
+    guests: Guests,
     /// There, but while it answers.
     control: Option<Control>,
     /// There, if counters are asked for, but while it answers.
@@ -236,6 +236,8 @@ impl Node {
         let event = Arc::new(event);
         let poller = Poller::new().map_err(NodeError::system("cannot make a descriptor"))?;
         let others = Others::new().map_err(NodeError::system("cannot make a descriptor"))?;
+        let disk = Disk::new(state, Arc::clone(&event));
+        let disk = disk.map_err(NodeError::system("cannot start a thread"))?;
         let dials = config.peers.iter();
         let mut node = Self {
             dials: dials.map(|peer| Dial::new(peer.clone(), now)).collect(),
@@ -250,17 +252,17 @@ impl Node {
             id: cluster.node(),
             names: Arc::clone(&event),
             state: state.clone(),
-            guests: Vec::new(),
+            guests: Guests::default(),
             members: Members::default(),
             directory: Box::new(Static),
             known: Known::default(),
-            rates: Rates::default(),
             looks_at: now,
             refusals: 0,
             ending: false,
             lost: BTreeMap::new(),
             config,
             clock,
+            disk,
             running,
             cluster,
             transport,
@@ -313,7 +315,7 @@ impl Node {
             fds.extend(self.programs.descriptors());
             fds.extend(self.metrics.iter().flat_map(Metrics::descriptors));
             fds.extend(self.replacing.iter().map(Replacing::descriptor));
-            let guests = self.guests.iter().map(Guest::connection);
+            let guests = self.guests.connections();
             let dials = self.dials.iter().filter_map(Dial::connection);
             fds.extend(
                 guests
@@ -327,7 +329,7 @@ impl Node {
         let now = self.clock.now();
         let dials = self.dials.iter().filter_map(Dial::wake_at);
         let wakes = dials
-            .chain(self.guests.iter().map(Guest::until))
+            .chain(self.guests.until())
             .chain(self.listener.wake_at())
             .chain(self.control.as_ref().and_then(|it| it.wake_at(now)))
             .chain(self.programs.wake_at())
@@ -365,6 +367,7 @@ impl Node {
             self.others.may_differ();
             // Counted wakes say nothing more than that there were some.
             let _ = self.names.drain();
+            self.take_written();
             self.take_connections();
             self.let_in();
             self.dial();
@@ -404,41 +407,12 @@ impl Node {
     }
 
     fn take(&mut self, connection: Box<dyn Connection>) {
-        let now = self.clock.now();
-        let remote = connection.remote();
-        let from = remote.as_ref().map(ToString::to_string).unwrap_or_default();
         match connection.peer() {
             Peer::Node(node) => self.adopt(connection, node, false),
             Peer::Directory(node) => self.directory.take(node, connection),
-            Peer::Newcomer => {
-                let ip = match remote {
-                    Some(Address::Internet(address)) => address.ip(),
-                    _ => IpAddr::from([0, 0, 0, 0]),
-                };
-                let busy = self.guests.len() >= MOST_GUESTS || !self.rates.allow(ip, now);
-                let Ok(mut guest) = Guest::new(connection, from.clone(), now) else {
-                    return;
-                };
-                if busy {
-                    self.refused(&from, crate::join::in_words(JoinOutcome::Busy));
-                    guest.refuse(JoinOutcome::Busy);
-                }
-                if self.guests.len() < MOST_GUESTS {
-                    self.guests.push(guest);
-                }
-            }
+            Peer::Newcomer => self.take_guest(connection),
             Peer::Unknown => {}
         }
-    }
-
-    fn let_in(&mut self) {
-        let (state, clock, joined) = (&self.state, &self.clock, &mut self.counts.joined);
-        self.guests.retain_mut(|guest| {
-            let was_let_in = guest.is_let_in();
-            let is_over = guest.step(state, &**clock);
-            *joined += u64::from(guest.is_let_in() && !was_let_in);
-            !is_over
-        });
     }
 
     fn dial(&mut self) {
@@ -540,10 +514,11 @@ impl Node {
                     }
                 }
                 Happened::Renew { node, request } => self.renew_peer(node, &request),
-                Happened::Renewed { certificate } => match self.keep_renewed(&certificate) {
-                    Ok(()) => self.log("the certificate was renewed"),
-                    Err(error) => self.log(&format!("cannot keep a certificate: {error}")),
-                },
+                Happened::Renewed { certificate } => {
+                    if let Err(error) = self.keep_renewed(&certificate) {
+                        self.renewed(Err(error));
+                    }
+                }
                 Happened::Stated { node, statement } => self.hear(node, &statement),
                 Happened::Inspected { node, answer } => self.inspections.answered(node, answer),
                 Happened::Traced { node, domain } => {
@@ -598,6 +573,7 @@ impl Node {
     fn answer_commands(&mut self) {
         let now = self.clock.now();
         let mut asked = Vec::new();
+        self.take_written();
         // The answer needs all of the node, so the control socket is put aside meanwhile. What is not
         // asked for is not looked at: this is called whenever anything has happened.
         let Some(mut control) = self.control.take() else {
@@ -606,13 +582,13 @@ impl Node {
         control.step(now, |ask| {
             let answer = match &ask {
                 Ask::Status => serde_json::to_string(&self.status()).unwrap_or_default(),
-                Ask::State { statement } => self.told(statement),
+                Ask::State { statement } => self.told(statement)?,
                 Ask::Inspect { node, question } => self.inspect(node.as_deref(), question),
                 Ask::Reload => self.reload(),
                 Ask::Replace | Ask::Leave => "{}".to_owned(),
             };
             asked.push(ask);
-            answer
+            Some(answer)
         });
         self.control = Some(control);
         for ask in asked {
@@ -656,9 +632,14 @@ impl Node {
             from: from.to_owned(),
             why: why.to_owned(),
         };
-        if let Err(error) = audit::note(&self.state, self.today(), &event) {
-            self.log(&format!("cannot write the audit log: {error}"));
-        }
+        self.note(event);
+    }
+
+    /// Adds a line to the audit log.
+    fn note(&mut self, event: Event) {
+        let today = self.today();
+        self.disk
+            .ask(move |state| Written::Noted(audit::note(state, today, &event)));
     }
 
     fn log(&self, what: &str) {
@@ -699,6 +680,7 @@ impl Node {
         self.engine.leave(self.clock.now());
         self.goes_on_until(FAREWELL, |engine| engine.is_alone());
         self.directory.end();
+        self.finish_writing();
         match undelivered {
             0 => self.log("left"),
             some => self.log(&format!(

@@ -538,7 +538,7 @@ mod tests {
         }
 
         fn step(&mut self, answer: &str) {
-            self.control.step(NOW, |_| answer.to_owned());
+            self.control.step(NOW, |_| Some(answer.to_owned()));
             self.programs.step(NOW, &mut self.spans, &self.engine);
         }
     }

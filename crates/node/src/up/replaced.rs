@@ -170,11 +170,12 @@ impl Node {
 
     /// Ends the engine, lets go of the lock, and gives the sockets to the process that takes over.
     fn give_all(
-        self,
+        mut self,
         to: &UnixStream,
         asked: Vec<Asked>,
         end: impl FnOnce(Engine) -> Vec<String>,
     ) -> Result<()> {
+        self.finish_writing();
         let Self {
             clock,
             listener,
@@ -182,12 +183,15 @@ impl Node {
             mut programs,
             engine,
             metrics,
+            disk,
             running,
             ..
         } = self;
         // Its domains are left, then the lock is let go of (W1).
         let ended = end(engine);
         drop(metrics);
+        // Before the lock (K3).
+        drop(disk);
         drop(running);
         let gone = || NodeError::Wrong {
             what: "there is no socket to hand over".to_owned(),

@@ -4,9 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use portolan_transport::tls::Certificate;
+use portolan_transport::tls::{Certificate, Identity};
 use portolan_transport::{Moment, NodeId};
 
+use super::disk::Written;
 use super::status::AuthorityStatus;
 use super::{Ask, LOOK, Node, ask};
 use crate::audit::{self, Event};
@@ -33,17 +34,30 @@ const COMMAND: &str = "a command";
 #[derive(Debug)]
 pub(super) struct Trust {
     pub(super) statements: Statements,
-    /// Its own.
+    /// Its own, that is on the disk.
     pub(super) certificate: Certificate,
+    /// What connections are made with.
+    identity: Identity,
+    /// A certificate is being written.
+    is_renewing: bool,
     /// The authorities that links are checked by.
     believed: Vec<Vec<u8>>,
     /// All links are checked anew then.
     pub(super) cuts_at: Option<Duration>,
+    /// Statements are being written: earlier ones, if there have been others since.
+    keeping: Option<Kept>,
     /// What is not on the disk yet, because there was no room.
     is_unkept: bool,
     renewals: BTreeMap<NodeId, Bucket>,
     asks_too_often: BTreeSet<NodeId>,
     wrong: BTreeMap<NodeId, u32>,
+}
+
+/// Which statements are being written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kept {
+    All,
+    Earlier,
 }
 
 impl Trust {
@@ -52,8 +66,11 @@ impl Trust {
         Ok(Self {
             statements: Statements::load(state)?,
             certificate: Certificate::read(&identity.certificate)?,
+            identity,
+            is_renewing: false,
             believed: authority::authorities(state, now)?,
             cuts_at: None,
+            keeping: None,
             is_unkept: false,
             renewals: BTreeMap::new(),
             asks_too_often: BTreeSet::new(),
@@ -88,14 +105,15 @@ impl Node {
         }
     }
 
-    /// A command has a statement; the answer.
-    pub(super) fn told(&mut self, digits: &str) -> String {
+    /// A command has a statement; the answer, which it has once all that follows is on the disk.
+    pub(super) fn told(&mut self, digits: &str) -> Option<String> {
         let accepted = match bytes_of(digits) {
             Some(bytes) => self.accept(COMMAND, &bytes).map_err(|why| why.to_string()),
             None => Err("it is not in hexadecimal digits".to_owned()),
         };
         let refused = accepted.err();
-        serde_json::json!({ "refused": refused }).to_string()
+        let is_kept = refused.is_some() || self.disk.is_idle();
+        is_kept.then(|| serde_json::json!({ "refused": refused }).to_string())
     }
 
     fn accept(&mut self, from: &str, bytes: &[u8]) -> std::result::Result<(), Refusal> {
@@ -110,7 +128,7 @@ impl Node {
         self.engine.state(bytes);
         self.keep_statements();
         if let Some(event) = change.as_ref().and_then(|change| event_of(change, from)) {
-            self.note(&event);
+            self.say_and_note(event);
         }
         self.refuse_forgotten();
         self.believe_anew();
@@ -119,20 +137,32 @@ impl Node {
 
     /// Keeps the statements. They hold whether or not there is room to keep them: it is tried again.
     fn keep_statements(&mut self) {
-        let kept = self.trust.statements.keep(&self.state, self.today());
+        if self.trust.keeping.is_some() {
+            self.trust.keeping = Some(Kept::Earlier);
+            return;
+        }
+        self.trust.keeping = Some(Kept::All);
+        let (statements, today) = (self.trust.statements.clone(), self.today());
+        self.disk
+            .ask(move |state| Written::Statements(statements.keep(state, today)));
+    }
+
+    /// The statements are on the disk, or cannot be.
+    pub(super) fn statements_kept(&mut self, kept: Result<()>) {
         self.trust.is_unkept = kept.is_err();
         if let Err(error) = kept {
             self.log(&format!(
                 "cannot keep what the authority has stated: {error}"
             ));
         }
+        if self.trust.keeping.take() == Some(Kept::Earlier) {
+            self.keep_statements();
+        }
     }
 
-    fn note(&mut self, event: &Event) {
-        self.log(&in_words(event));
-        if let Err(error) = audit::note(&self.state, self.today(), event) {
-            self.log(&format!("cannot write the audit log: {error}"));
-        }
+    fn say_and_note(&mut self, event: Event) {
+        self.log(&in_words(&event));
+        self.note(event);
     }
 
     /// The nodes that this one refuses.
@@ -162,9 +192,7 @@ impl Node {
         if believed == self.trust.believed {
             return;
         }
-        let identity = authority::identity(&self.state);
-        let replaced = identity.and_then(|it| Ok(self.cluster.replace(&it, &believed)?));
-        if let Err(error) = replaced {
+        if let Err(error) = self.cluster.replace(&self.trust.identity, &believed) {
             return self.log(&format!("cannot believe other authorities: {error}"));
         }
         self.keep_statements();
@@ -176,7 +204,7 @@ impl Node {
             .collect();
         for authority in &gone {
             let key = NodeId(authority.key).to_string();
-            self.note(&Event::Retired { key });
+            self.say_and_note(Event::Retired { key });
         }
         if !gone.is_empty() {
             self.trust.cuts_at = Some(self.clock.now() + GRACE);
@@ -215,7 +243,15 @@ impl Node {
             }
             return;
         }
-        match self.sign(node, request) {
+        let (name, today) = (self.engine.name_of(node), self.today());
+        let request = request.to_vec();
+        self.disk
+            .ask(move |state| Written::Signed(node, sign(state, node, &name, &request, today)));
+    }
+
+    /// A peer's new certificate, which is in the audit log now.
+    pub(super) fn signed(&mut self, node: NodeId, signed: Result<Vec<u8>>) {
+        match signed {
             Ok(certificate) => self.engine.renewed(node, &certificate),
             // Another node has the key.
             Err(NodeError::NoAuthority) => {}
@@ -223,26 +259,9 @@ impl Node {
         }
     }
 
-    /// Signs a peer's key again. It is the key that it has shown, and no other.
-    fn sign(&self, node: NodeId, request: &[u8]) -> Result<Vec<u8>> {
-        let authority = Authority::load(&self.state)?;
-        let key = authority::read_request(request)?;
-        let name = self.engine.name_of(node);
-        let certificate = authority.sign(&name, &key, self.today())?;
-        if Certificate::read(&certificate)?.node() != node {
-            return Err(NodeError::Wrong {
-                what: "it asks for the certificate of another key than its own".to_owned(),
-            });
-        }
-        let event = Event::Renewed {
-            node: audit::id(node),
-        };
-        audit::note(&self.state, self.today(), &event)?;
-        Ok(certificate)
-    }
-
+    /// Has this certificate from now on, and keeps it.
     pub(super) fn keep_renewed(&mut self, certificate: &[u8]) -> Result<()> {
-        let mut identity = authority::identity(&self.state)?;
+        let mut identity = self.trust.identity.clone();
         identity.certificate = certificate.to_vec();
         let new = Certificate::read(certificate)?;
         // It must be one that peers accept: of an authority that this node believes, and no older
@@ -253,9 +272,26 @@ impl Node {
             });
         }
         self.cluster.replace(&identity, &self.trust.believed)?;
-        authority::renew(&self.state, certificate)?;
-        self.trust.certificate = new;
+        let certificate = identity.certificate.clone();
+        self.trust.identity = identity;
+        self.trust.is_renewing = true;
+        self.disk.ask(move |state| {
+            let kept = authority::renew(state, &certificate);
+            Written::Renewed(kept.map(|_| new))
+        });
         Ok(())
+    }
+
+    /// This node's new certificate is on the disk, or cannot be; then it is asked for again.
+    pub(super) fn renewed(&mut self, renewed: Result<Certificate>) {
+        self.trust.is_renewing = false;
+        match renewed {
+            Ok(certificate) => {
+                self.trust.certificate = certificate;
+                self.log("the certificate was renewed");
+            }
+            Err(error) => self.log(&format!("cannot keep a certificate: {error}")),
+        }
     }
 
     /// Whether the certificate is to be issued again: two thirds of its time are over, or another
@@ -284,7 +320,7 @@ impl Node {
             self.keep_statements();
         }
         self.believe_anew();
-        if self.is_to_renew() {
+        if self.is_to_renew() && !self.trust.is_renewing {
             self.renew();
         }
         // A look comes when the next authority ends, too.
@@ -297,9 +333,9 @@ impl Node {
     }
 
     fn renew(&mut self) {
-        let own = authority::renew_own(&self.state, self.today());
+        let own = authority::sign_own(&self.state, self.today());
         let renewed = match own {
-            Ok(identity) => self.keep_renewed(&identity.certificate),
+            Ok(certificate) => self.keep_renewed(&certificate),
             Err(NodeError::NoAuthority | NodeError::Superseded { .. }) => self.ask_renewal(),
             Err(error) => Err(error),
         };
@@ -317,6 +353,23 @@ impl Node {
         self.engine.ask_renewal(&request);
         Ok(())
     }
+}
+
+/// Signs a peer's key again. It is the key that it has shown, and no other.
+fn sign(state: &State, node: NodeId, name: &str, request: &[u8], now: Moment) -> Result<Vec<u8>> {
+    let authority = Authority::load(state)?;
+    let key = authority::read_request(request)?;
+    let certificate = authority.sign(name, &key, now)?;
+    if Certificate::read(&certificate)?.node() != node {
+        return Err(NodeError::Wrong {
+            what: "it asks for the certificate of another key than its own".to_owned(),
+        });
+    }
+    let event = Event::Renewed {
+        node: audit::id(node),
+    };
+    audit::note(state, now, &event)?;
+    Ok(certificate)
 }
 
 /// What the audit log says of a change. That a key is retired it says when it is.

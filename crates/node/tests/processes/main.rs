@@ -1,6 +1,7 @@
 //! Nodes as processes over loopback: making, inviting, joining, links, forgetting, ends.
 
 mod authority;
+mod disk;
 mod examples;
 mod formats;
 mod operation;

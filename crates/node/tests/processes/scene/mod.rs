@@ -37,7 +37,7 @@ impl Machine {
         command
     }
 
-    fn command(&self, args: &[&str]) -> Command {
+    pub(crate) fn command(&self, args: &[&str]) -> Command {
         Self::command_in(&self.state, args)
     }
 
