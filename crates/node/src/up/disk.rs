@@ -57,21 +57,21 @@ pub(super) struct Disk {
 }
 
 impl Disk {
-    /// Writes to this directory, and rings whenever something is done.
+    /// Writes to this directory, and wakes the node whenever something is done.
     ///
     /// # Errors
     ///
     /// There is no room for a thread.
-    pub(super) fn new(state: &State, rings: Arc<EventFd>) -> io::Result<Self> {
+    pub(super) fn new(state: &State, wakes: Arc<EventFd>) -> io::Result<Self> {
         let (jobs, asked) = channel::<Job>();
         let (says, done) = channel();
         let state = state.clone();
         let thread = std::thread::Builder::new().name("node-disk".to_owned());
         let thread = thread.spawn(move || {
             for job in asked {
-                // Whoever asked is gone, or is rung.
+                // The node is gone, or is woken.
                 let _ = says.send(job(&state));
-                let _ = rings.notify();
+                let _ = wakes.notify();
             }
         })?;
         Ok(Self {
@@ -170,14 +170,14 @@ mod tests {
 
     fn disk() -> (State, Arc<EventFd>, Disk) {
         let state = State::at(&std::env::temp_dir().join(unique("disk"))).unwrap();
-        let rings = Arc::new(EventFd::new().unwrap());
-        let disk = Disk::new(&state, Arc::clone(&rings)).unwrap();
-        (state, rings, disk)
+        let wakes = Arc::new(EventFd::new().unwrap());
+        let disk = Disk::new(&state, Arc::clone(&wakes)).unwrap();
+        (state, wakes, disk)
     }
 
     #[test]
     fn jobs_are_done_in_turn_and_nobody_waits_for_them() {
-        let (_, rings, mut disk) = disk();
+        let (_, wakes, mut disk) = disk();
         let (goes_on, waits) = sync_channel::<()>(0);
         disk.ask(move |_| {
             waits.recv().unwrap();
@@ -197,10 +197,10 @@ mod tests {
         });
         assert_eq!(came, [1, 2]);
         assert!(disk.is_idle());
-        let mut rung = 0;
-        until("each has rung", || {
-            rung += rings.drain().unwrap();
-            rung == 2
+        let mut woken = 0;
+        until("each has woken the node", || {
+            woken += wakes.drain().unwrap();
+            woken == 2
         });
     }
 
