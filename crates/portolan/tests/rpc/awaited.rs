@@ -1,13 +1,15 @@
 //! Calls that are awaited: with blocking ones, without a runtime, dropped, refused.
 
 use super::calls::{other, served};
-use super::service::{Fault, PATIENCE, until};
-use portolan::rpc::{CallError, Concurrency, RpcError, ServerOptions};
+use super::service::{Fault, PATIENCE, TestClient, Tested, until};
+use portolan::Domain;
+use portolan::rpc::{self, CallError, Concurrency, RpcError, ServerOptions};
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
@@ -101,12 +103,19 @@ async fn more_tasks_than_the_window_has_places_and_threads_that_block() -> Outco
 #[tokio::test(flavor = "current_thread")]
 async fn a_future_that_is_dropped_cancels_its_call() -> Outcome {
     let options = ServerOptions::default().concurrency(Concurrency::Call);
-    let (_domain, _server, client) = served(&options);
-    let slow = client.wait_async(600_000);
+    let domain = Domain::private()?;
+    let service = Tested::service(&domain);
+    let waits = Arc::clone(&service.0.waits);
+    let _server = rpc::serve(&domain, "test", service, &options)?;
+    let client = TestClient::connect(&domain, "test", PATIENCE)?.within(PATIENCE);
+    let mut slow = Box::pin(client.wait_async(600_000));
     // Never polled, it was never made.
     drop(client.wait_async(600_000));
-    let timeout = tokio::time::timeout(Duration::from_millis(50), slow);
+    let timeout = tokio::time::timeout(Duration::from_millis(50), slow.as_mut());
     assert!(timeout.await.is_err(), "the slow one was not slow");
+    // One that is cancelled before it began does not run, and knows nothing.
+    until("it runs", || waits.load(Ordering::Relaxed) == 1);
+    drop(slow);
     until("the method knows", || client.given_up() == Ok(1));
     assert_eq!(client.add_async(1, 1).await, Ok(2));
     Ok(())
@@ -117,13 +126,17 @@ async fn deadlines_and_a_full_window_end_what_is_awaited() -> Outcome {
     let options = ServerOptions::default().concurrency(Concurrency::Call);
     let (_domain, _server, client) = served(&options);
     let hurried = client.within(Duration::from_millis(50));
-    // The method knows its deadline too, and may just have said so.
-    let ended = hurried.wait_async(600_000).await;
-    assert!(
-        matches!(ended, Err(RpcError::Deadline) | Ok(false)),
-        "{ended:?}"
-    );
-    until("the method knows", || client.given_up() == Ok(1));
+    // One whose time was over before it began has not run, and knows nothing.
+    let patience = Instant::now() + PATIENCE;
+    while client.given_up() == Ok(0) {
+        // The method knows its deadline too, and may just have said so.
+        let ended = hurried.wait_async(600_000).await;
+        assert!(
+            matches!(ended, Err(RpcError::Deadline) | Ok(false)),
+            "{ended:?}"
+        );
+        assert!(Instant::now() < patience, "no method has been told");
+    }
 
     let mut waiting = Vec::new();
     while waiting.len() < 64 {
