@@ -44,20 +44,13 @@ pub(super) struct Trust {
     believed: Vec<Vec<u8>>,
     /// All links are checked anew then.
     pub(super) cuts_at: Option<Duration>,
-    /// Statements are being written: earlier ones, if there have been others since.
-    keeping: Option<Kept>,
-    /// What is not on the disk yet, because there was no room.
+    /// Statements are being written.
+    is_keeping: bool,
+    /// What is neither on the disk nor being written: it came later, or there was no room.
     is_unkept: bool,
     renewals: BTreeMap<NodeId, Bucket>,
     asks_too_often: BTreeSet<NodeId>,
     wrong: BTreeMap<NodeId, u32>,
-}
-
-/// Which statements are being written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kept {
-    All,
-    Earlier,
 }
 
 impl Trust {
@@ -70,7 +63,7 @@ impl Trust {
             is_renewing: false,
             believed: authority::authorities(state, now)?,
             cuts_at: None,
-            keeping: None,
+            is_keeping: false,
             is_unkept: false,
             renewals: BTreeMap::new(),
             asks_too_often: BTreeSet::new(),
@@ -137,11 +130,12 @@ impl Node {
 
     /// Keeps the statements. They hold whether or not there is room to keep them: it is tried again.
     fn keep_statements(&mut self) {
-        if self.trust.keeping.is_some() {
-            self.trust.keeping = Some(Kept::Earlier);
+        // What comes while they are written is written then.
+        self.trust.is_unkept = self.trust.is_keeping;
+        if self.trust.is_unkept {
             return;
         }
-        self.trust.keeping = Some(Kept::All);
+        self.trust.is_keeping = true;
         let (statements, today) = (self.trust.statements.clone(), self.today());
         self.disk
             .ask(move |state| Written::Statements(statements.keep(state, today)));
@@ -149,14 +143,16 @@ impl Node {
 
     /// The statements are on the disk, or cannot be.
     pub(super) fn statements_kept(&mut self, kept: Result<()>) {
-        self.trust.is_unkept = kept.is_err();
-        if let Err(error) = kept {
-            self.log(&format!(
-                "cannot keep what the authority has stated: {error}"
-            ));
-        }
-        if self.trust.keeping.take() == Some(Kept::Earlier) {
-            self.keep_statements();
+        self.trust.is_keeping = false;
+        match kept {
+            Ok(()) if self.trust.is_unkept => self.keep_statements(),
+            Ok(()) => {}
+            Err(error) => {
+                self.trust.is_unkept = true;
+                self.log(&format!(
+                    "cannot keep what the authority has stated: {error}"
+                ));
+            }
         }
     }
 

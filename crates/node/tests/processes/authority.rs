@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use portolan_testkit::until;
 
 use crate::scene::Machine;
-use crate::{are_linked, linked, peers};
+use crate::{are_linked, events, forgets, linked, peers};
 
 fn id(machine: &Machine) -> String {
     machine.status()["node"].as_str().unwrap().to_owned()
@@ -19,19 +19,7 @@ fn believes(machine: &Machine) -> Vec<String> {
         .collect()
 }
 
-fn forgets(machine: &Machine, node: &str) -> bool {
-    let status = machine.status();
-    let mut all = status["forgotten"].as_array().unwrap().iter();
-    all.any(|it| it == node)
-}
-
-/// Lines of the audit log with this event.
-fn events(machine: &Machine, event: &str) -> Vec<serde_json::Value> {
-    let log = machine.audit().into_iter();
-    log.filter(|line| line["event"] == event).collect()
-}
-
-/// The last one of them. What a node was told by a peer it writes down later than it shows it.
+/// The last line of the audit log with this event. What a node was told by a peer it writes down later than it shows it.
 fn noted(machine: &Machine, event: &str) -> serde_json::Value {
     let mut last = None;
     until("it is written down", || {

@@ -5,10 +5,9 @@ use std::process::{Child, Command, Stdio};
 
 use portolan_sys::process::dies_with_us;
 use portolan_testkit::until;
-use serde_json::Value;
 
 use crate::scene::Machine;
-use crate::{are_linked, peers};
+use crate::{are_linked, events, forgets, peers};
 
 /// In the place of the C library's: nothing lasts while the file is there.
 const STANDS: &str = r#"
@@ -75,38 +74,19 @@ fn linked(is_first: bool) -> (Machine, Machine, Disk) {
     for machine in [&hall, &roof] {
         machine.configure("silent_after = \"20s\"\ndead_after = \"1m\"");
     }
-    let disk = match is_first {
-        true => {
-            let disk = Disk::of(&hall);
-            disk.up(&mut hall);
-            roof.up();
-            disk
-        }
-        false => {
-            hall.up();
-            let disk = Disk::of(&roof);
-            disk.up(&mut roof);
-            disk
-        }
+    let (its, other) = match is_first {
+        true => (&mut hall, &mut roof),
+        false => (&mut roof, &mut hall),
     };
+    let disk = Disk::of(its);
+    disk.up(its);
+    other.up();
     until("both are linked", || are_linked(&hall, &roof));
     (hall, roof, disk)
 }
 
 fn node(digit: char) -> String {
     digit.to_string().repeat(32)
-}
-
-fn notes(machine: &Machine, event: &str) -> Vec<Value> {
-    let mut lines = machine.audit();
-    lines.retain(|line| line["event"] == event);
-    lines
-}
-
-fn forgets(machine: &Machine, node: &str) -> bool {
-    let status = machine.status();
-    let mut all = status["forgotten"].as_array().unwrap().iter();
-    all.any(|it| it == node)
 }
 
 fn begin(machine: &Machine, args: &[&str]) -> Child {
@@ -130,13 +110,13 @@ fn a_node_whose_disk_stands_still_hears_its_peers_and_is_heard() {
     let keys = |machine: &Machine| machine.status()["authorities"].as_array().unwrap().len();
     until("it believes the new authority too", || keys(&roof) == 2);
     until("its certificate is signed again", || {
-        !notes(&hall, "renewed").is_empty()
+        !events(&hall, "renewed").is_empty()
     });
-    assert_eq!(notes(&roof, "forgotten").len(), 0);
+    assert_eq!(events(&roof, "forgotten").len(), 0);
     assert_eq!(peers(&hall, "up"), ["roof"]);
     disk.goes_on();
     until("it is written down", || {
-        notes(&roof, "forgotten").len() == all.len() && notes(&roof, "believed").len() == 1
+        events(&roof, "forgotten").len() == all.len() && events(&roof, "believed").len() == 1
     });
     until("it has its certificate", || {
         roof.log().contains("the certificate was renewed")
@@ -159,10 +139,10 @@ fn nobody_is_let_in_before_it_is_written_down() {
     until("its token is used", || tokens() == 0);
     assert!(are_linked(&hall, &roof));
     assert!(joins.try_wait().unwrap().is_none());
-    assert_eq!(notes(&hall, "joined").len(), 1);
+    assert_eq!(events(&hall, "joined").len(), 1);
     disk.goes_on();
     assert!(joins.wait().unwrap().success());
-    assert_eq!(notes(&hall, "joined").len(), 2);
+    assert_eq!(events(&hall, "joined").len(), 2);
     attic.up();
     until("it is linked", || peers(&hall, "up").len() == 2);
 }
@@ -181,5 +161,5 @@ fn no_command_is_answered_before_what_it_says_is_written_down() {
     disk.goes_on();
     command.wait().unwrap();
     hall.succeeds(&forget);
-    assert_eq!(notes(&hall, "forgotten").len(), 1);
+    assert_eq!(events(&hall, "forgotten").len(), 1);
 }

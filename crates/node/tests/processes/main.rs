@@ -17,6 +17,7 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use portolan_testkit::until;
 use scene::{Machine, json};
+use serde_json::Value;
 
 /// The peers of a node that are in this state, by name.
 fn peers(machine: &Machine, state: &str) -> Vec<String> {
@@ -26,6 +27,19 @@ fn peers(machine: &Machine, state: &str) -> Vec<String> {
     peers
         .filter_map(|peer| Some(peer["name"].as_str()?.to_owned()))
         .collect()
+}
+
+/// Whether a node refuses this one.
+fn forgets(machine: &Machine, node: &str) -> bool {
+    let status = machine.status();
+    let mut all = status["forgotten"].as_array().unwrap().iter();
+    all.any(|it| it == node)
+}
+
+/// Lines of the audit log with this event.
+fn events(machine: &Machine, event: &str) -> Vec<Value> {
+    let log = machine.audit().into_iter();
+    log.filter(|line| line["event"] == event).collect()
 }
 
 /// Two machines of one cluster, linked.
