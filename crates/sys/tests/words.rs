@@ -36,6 +36,11 @@ fn now() -> Option<Instant> {
     Some(Instant::now())
 }
 
+/// Time enough for what is to come.
+fn in_time() -> Option<Instant> {
+    Some(Instant::now() + Duration::from_secs(60))
+}
+
 fn soon() -> Option<Instant> {
     Some(Instant::now() + Duration::from_millis(10))
 }
@@ -174,6 +179,42 @@ fn the_bells_own_word_and_the_others_share_the_descriptor() {
             }
             assert!(!readable(&bell, now()), "{:?} {round}", bell.kind());
         }
+    }
+}
+
+#[test]
+fn what_a_call_finds_and_does_not_take_keeps_the_descriptor_readable() {
+    let (own, words) = (AtomicU32::new(0), words(3));
+    let call = |bell: &mut FutexFd, round| match round {
+        0 => assert!(!bell.drain().unwrap()),
+        1 => bell.arm(&own, own.load(Ordering::SeqCst)).unwrap(),
+        2 => bell.disarm().unwrap(),
+        3 => bell.arm_word(2, &words[2], 0).unwrap(),
+        _ => bell.disarm_word(2).unwrap(),
+    };
+    for mut bell in bells() {
+        let name = bell.kind();
+        for round in 0..5 {
+            let value = words[1].load(Ordering::SeqCst);
+            bell.arm(&own, own.load(Ordering::SeqCst)).unwrap();
+            bell.arm_word(1, &words[1], value).unwrap();
+            assert!(bell.drain_words().unwrap().is_empty());
+            change(&words[1]);
+            // Before the helper thread has told of it, and after.
+            call(&mut bell, round);
+            assert!(readable(&bell, in_time()), "{name:?} {round}");
+            call(&mut bell, round);
+            assert!(readable(&bell, in_time()), "{name:?} {round}");
+            assert_eq!(bell.drain_words().unwrap(), [1]);
+            assert!(!readable(&bell, now()), "{name:?} {round}");
+        }
+        bell.arm(&own, own.load(Ordering::SeqCst)).unwrap();
+        change(&own);
+        assert!(bell.drain_words().unwrap().is_empty());
+        assert!(readable(&bell, in_time()), "{name:?}");
+        assert!(bell.drain_words().unwrap().is_empty());
+        assert!(readable(&bell, in_time()), "{name:?}");
+        assert!(bell.drain().unwrap() && !readable(&bell, now()), "{name:?}");
     }
 }
 

@@ -7,6 +7,7 @@ use portolan::{
 };
 use portolan_testkit::{Answer, Child, PATIENCE, obey, unique};
 use std::collections::BTreeSet;
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
 fn fill(right: &SendRight) {
@@ -137,6 +138,51 @@ fn a_thread_that_sleeps_is_woken_by_room_and_by_messages() {
             receiver.join().unwrap();
         }
     });
+}
+
+/// Room is made at each instant of a wait in turn, so at one between two looks as well.
+fn room_is_found(mut wait: impl FnMut(&mut WaitSet) -> usize) {
+    let mut f = Full::new(1);
+    let mut port = f.ports.pop().unwrap();
+    let (go, goes) = channel::<u64>();
+    let (done, is_done) = channel();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            for spins in goes {
+                (0..spins).for_each(|_| std::hint::spin_loop());
+                empty(&mut port);
+                done.send(()).unwrap();
+            }
+        });
+        for round in 0..5_000 {
+            go.send(round * 7 % 500).unwrap();
+            while wait(&mut f.set) == 0 {}
+            is_done.recv().unwrap();
+            fill(&f.rights[0]);
+        }
+        drop(go);
+    });
+}
+
+#[test]
+fn no_room_is_missed() {
+    room_is_found(|set| set.wait(soon()).unwrap().len());
+}
+
+#[test]
+fn no_room_is_missed_with_a_descriptor() {
+    room_is_found(|set| {
+        assert!(readable(set, soon()));
+        now(set).len()
+    });
+}
+
+#[cfg(feature = "tokio")]
+#[test]
+fn no_room_is_missed_by_a_task() {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_all().build().unwrap();
+    room_is_found(|set| runtime.block_on(set.wait_async()).unwrap().len());
 }
 
 #[test]

@@ -195,9 +195,6 @@ impl FutexFd {
     /// it. What rings once is waited for no more. A waker changes the word before it wakes: one that
     /// does not may wake nobody.
     ///
-    /// The descriptor may have been readable for another word, and not be any more: call
-    /// [`drain_words`](Self::drain_words) afterwards.
-    ///
     /// # Errors
     ///
     /// The kernel's. `Unsupported` in a forked child.
@@ -243,8 +240,7 @@ impl FutexFd {
     /// Keys of the further words that have fired since the last call: they were woken, or had another
     /// value. Each may ring for no reason.
     ///
-    /// Call [`drain`](Self::drain) too: after each of the two the descriptor may not be readable,
-    /// whatever the other one would say.
+    /// What [`drain`](Self::drain) would say keeps the descriptor readable.
     ///
     /// # Errors
     ///
@@ -281,8 +277,8 @@ impl FutexFd {
     }
 
     /// Whether the bell has fired since it was armed. If so it is idle and not readable
-    /// any more: look at the word, then arm it again. Of further words see
-    /// [`drain_words`](Self::drain_words).
+    /// for it any more: look at the word, then arm it again. Further words that have fired keep the
+    /// descriptor readable until [`drain_words`](Self::drain_words).
     ///
     /// # Errors
     ///

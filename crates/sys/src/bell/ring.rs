@@ -1,4 +1,7 @@
 //! Makes a bell with an io_uring: futex waits in a ring that can be polled.
+//!
+//! The ring is readable while it has a completion, and each call takes all that there are, its own
+//! and others. So it ends with [`Ring::tell`], which leaves one for what was found and not asked for.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -25,8 +28,10 @@ const FUTEX2_SIZE_U32: u32 = 2;
 /// A waker reaches every sleeper, whatever it sleeps for.
 const ANY: u64 = u32::MAX as u64;
 
-/// Marks the completion of a cancellation; waits are numbered below it.
+/// Marks the completion of a cancellation; waits are numbered below both marks.
 const CANCEL: u64 = u64::MAX;
+/// Marks a completion that only makes the ring readable.
+const TOLD: u64 = CANCEL - 1;
 
 pub(super) struct Ring {
     ring: IoUring,
@@ -77,7 +82,7 @@ impl Ring {
         expected: u32,
         until: Option<Instant>,
     ) -> io::Result<()> {
-        self.cancel()?;
+        self.call_off()?;
         // A deadline too far away to express never comes.
         if let Some(at) = until.and_then(time::absolute) {
             let at = Timespec::new()
@@ -93,26 +98,63 @@ impl Ring {
         let number = self.number();
         self.submit(&wait_entry(word, expected).user_data(number), 0)?;
         self.armed = Some(number);
-        Ok(())
+        self.tell()
     }
 
     /// Waits for a further word, under this key, in the place of what was waited for under it.
     pub(super) fn arm_word(&mut self, key: u32, word: &AtomicU32, expected: u32) -> io::Result<()> {
         let watched = Watched::new(word, expected);
         self.drain()?;
-        if self.words.get(&key).is_some_and(|(_, is)| *is == watched) {
-            return Ok(());
+        if self.words.get(&key).is_none_or(|(_, is)| *is != watched) {
+            self.call_off_word(key)?;
+            let number = self.number();
+            self.submit(&wait_entry(word, expected).user_data(number), 0)?;
+            self.words.insert(key, (number, watched));
+            self.keys.insert(number, key);
         }
-        self.cancel_word(key)?;
-        let number = self.number();
-        self.submit(&wait_entry(word, expected).user_data(number), 0)?;
-        self.words.insert(key, (number, watched));
-        self.keys.insert(number, key);
-        Ok(())
+        self.tell()
     }
 
     /// Takes the wait for a further word out of the kernel.
     pub(super) fn cancel_word(&mut self, key: u32) -> io::Result<()> {
+        self.call_off_word(key)?;
+        self.tell()
+    }
+
+    pub(super) fn drain_bell(&mut self) -> io::Result<bool> {
+        self.drain()?;
+        let fired = std::mem::take(&mut self.fired);
+        if fired {
+            // Of the word and the timer the other one.
+            self.call_off()?;
+        }
+        self.tell()?;
+        Ok(fired)
+    }
+
+    pub(super) fn drain_words(&mut self) -> io::Result<Vec<u32>> {
+        self.drain()?;
+        let woken = std::mem::take(&mut self.woken);
+        self.tell()?;
+        Ok(woken)
+    }
+
+    /// Takes the waits for the bell's own word out of the kernel, and their completions out of the
+    /// queue.
+    pub(super) fn cancel(&mut self) -> io::Result<()> {
+        self.call_off()?;
+        self.tell()
+    }
+
+    /// Makes the ring readable if something has fired that was not asked for yet.
+    fn tell(&mut self) -> io::Result<()> {
+        if !self.fired && self.woken.is_empty() || self.has_completions() {
+            return Ok(());
+        }
+        self.submit(&opcode::Nop::new().build().user_data(TOLD), 0)
+    }
+
+    fn call_off_word(&mut self, key: u32) -> io::Result<()> {
         self.drain()?;
         if let Some((number, _)) = self.words.get(&key) {
             self.cancel_one(*number)?;
@@ -121,24 +163,7 @@ impl Ring {
         Ok(())
     }
 
-    pub(super) fn drain_bell(&mut self) -> io::Result<bool> {
-        self.drain()?;
-        let fired = std::mem::take(&mut self.fired);
-        if fired {
-            // Of the word and the timer the other one.
-            self.cancel()?;
-        }
-        Ok(fired)
-    }
-
-    pub(super) fn drain_words(&mut self) -> io::Result<Vec<u32>> {
-        self.drain()?;
-        Ok(std::mem::take(&mut self.woken))
-    }
-
-    /// Takes the waits for the bell's own word out of the kernel, and their completions out of the
-    /// queue.
-    pub(super) fn cancel(&mut self) -> io::Result<()> {
+    fn call_off(&mut self) -> io::Result<()> {
         self.drain()?;
         for number in [self.armed, self.timer].into_iter().flatten() {
             self.cancel_one(number)?;
@@ -232,7 +257,7 @@ impl Drop for Ring {
     fn drop(&mut self) {
         // The kernel calls a wait off some time after its ring was closed, and until then a wake
         // that is meant for another sleeper may end it. Of further words all sleepers are woken.
-        let _ = self.cancel();
+        let _ = self.call_off();
     }
 }
 

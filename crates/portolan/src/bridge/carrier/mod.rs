@@ -350,7 +350,7 @@ impl Tasks {
 
     /// Waits until something is new, at most until then, and loosens the tasks that it is for.
     fn hear(&mut self, by: Option<Instant>) {
-        // To arm one word may take the ring of another one from the descriptor.
+        // What has fired by now needs no wait.
         let fired = self.hub.fired();
         let by = match fired.is_empty() {
             true => by,

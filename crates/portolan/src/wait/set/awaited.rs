@@ -71,7 +71,7 @@ impl WaitSet {
         let doorbell = &self.member.tables().wait_sets[self.index as usize].doorbell;
         self.alarms.bell.arm_until(doorbell, value, due)?;
         let ring = self.async_ring()?;
-        // What has fired by now may not make the descriptor readable any more.
+        // What has fired by now needs no wait.
         while !self.hear()? {
             let mut guard = ring.readable().await?;
             // Before the look: what comes between the two is told again.

@@ -103,7 +103,7 @@ impl WaitSet {
         let doorbell = &self.member.tables().wait_sets[self.index as usize].doorbell;
         self.quiet = None;
         self.alarms.bell.arm(doorbell, bell)?;
-        // What has fired by now may not make the descriptor readable any more.
+        // What has fired by now needs no further call.
         if !self.hear()? {
             let fd = self.alarms.bell.as_fd();
             let about = About::NOTHING;
@@ -296,9 +296,8 @@ impl WaitSet {
                 .arm_until(doorbell, bell, self.alarms.next())?;
             self.quiet = quiet;
         }
-        // What has fired by now may not make the descriptor readable any more; and what has come to
-        // the doorbell by now would be taken from it. And `asleep` stays set: senders, and the host
-        // after a death, change the doorbell.
+        // A word that has fired by now is looked at before nothing is said to be there. And `asleep`
+        // stays set: senders, and the host after a death, change the doorbell.
         Ok(!self.hear()?)
     }
 
@@ -323,8 +322,7 @@ impl WaitSet {
         }
     }
 
-    /// Has the bell fire. To arm and to drain words takes from the descriptor what made it readable,
-    /// so of a set with words it may be armed for nothing, or for what has come.
+    /// Has the bell fire: what a wait has taken of words makes the descriptor readable no more.
     pub(super) fn ring(&mut self) {
         if self.is_outside() || self.member.present().is_err() {
             return;
