@@ -2,9 +2,10 @@
 
 use crate::child::Child;
 use crate::{content, domain, export};
-use portolan::vmmc::{ImportOptions, Reach};
+use portolan::vmmc::{ImportError, ImportOptions, Reach};
 use portolan::{Domain, OfferConnectError};
 use portolan_testkit::{PATIENCE, unique, until};
+use std::time::Duration;
 
 #[test]
 fn importers_of_a_killed_exporter_are_told_in_the_middle_of_their_writes() {
@@ -77,13 +78,13 @@ fn an_import_that_waits_outlives_host_and_exporter() {
     assert_eq!(member.ask(&format!("join {name}")), "done");
     let domain = Domain::builder(&name);
     let mut pending = domain.begin_import("x", &ImportOptions::default()).unwrap();
-    let waits = pending.wait(std::time::Duration::from_millis(50));
-    assert!(matches!(
-        waits,
-        Err(portolan::vmmc::ImportError::Connect(
-            OfferConnectError::NotOffered { .. }
-        ))
-    ));
+    until("the host has had its turn", || {
+        let waits = pending.wait(Duration::from_millis(50));
+        let Err(ImportError::Connect(why)) = waits else {
+            panic!("nobody offers it yet");
+        };
+        matches!(why, OfferConnectError::NotOffered { .. })
+    });
     let mut other = Child::new();
     other.tell(&format!("import {name} x"));
     host.kill();
