@@ -55,7 +55,10 @@ fn torture(seed: &str, args: &[&str]) -> (Value, String) {
 #[test]
 fn nothing_is_lost_between_nodes_in_a_short_run() {
     for seconds in SECONDS {
-        let (report, said) = torture(SEEDS[0], &["--nodes", "3", "--seconds", &seconds.to_string()]);
+        let (report, said) = torture(
+            SEEDS[0],
+            &["--nodes", "3", "--seconds", &seconds.to_string()],
+        );
         for zero in FOUND {
             assert_eq!(report[zero], 0, "{zero}: {report:#}\n{said}");
         }
