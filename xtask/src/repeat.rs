@@ -142,7 +142,9 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 /// How long it took, and whether it failed.
 fn once(plan: &Plan<'_>, round: u32, binary: &Binary) -> (Duration, bool) {
     let began = Instant::now();
-    let ran = built::run(&mut binary.command(), plan.limit);
+    // As many of a binary's tests at once as there are processors, whatever cargo was told.
+    let mut command = binary.command();
+    let ran = built::run(command.env_remove("RUST_TEST_THREADS"), plan.limit);
     let took = began.elapsed();
     let (what, output) = match ran {
         Ok(ran) if ran.status.is_some_and(|s| s.success()) => return (took, false),
