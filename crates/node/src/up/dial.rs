@@ -57,6 +57,8 @@ pub(crate) struct Dial {
     /// Who answered there last.
     pub(super) node: Option<NodeId>,
     pause: Duration,
+    /// It answers, and its last link has not lasted: it may well end the next one too.
+    ends_links: bool,
 }
 
 impl Dial {
@@ -71,6 +73,7 @@ impl Dial {
             failure: None,
             node: None,
             pause: SHORTEST_PAUSE,
+            ends_links: false,
         }
     }
 
@@ -147,6 +150,7 @@ impl Dial {
             None => LONGEST_PAUSE,
         };
         self.pause = (self.pause * 2).min(longest);
+        self.ends_links = false;
         self.failure = Some(why);
         if let Some(other) = self.others.pop_front() {
             self.others
@@ -158,17 +162,22 @@ impl Dial {
     /// not lasted: a peer that ends each link at once does so for good, and one that falls silent again
     /// and again has too much to do.
     pub(super) fn lost(&mut self, now: Duration, silent_after: Duration, why: String) {
-        if now.saturating_sub(self.since) >= LASTED * silent_after {
+        let has_lasted = now.saturating_sub(self.since) >= LASTED * silent_after;
+        if has_lasted {
             self.pause = SHORTEST_PAUSE;
         }
         self.fail(now, why);
+        self.ends_links = !has_lasted;
     }
 
-    /// It is said to be there: it is tried at once, or soon if it was tried just now.
+    /// It is said to be there: it is tried at once, or soon if it was tried just now. One that ends each
+    /// link was there all the time: it is tried once, and then as seldom as before.
     pub(super) fn hasten(&mut self, now: Duration) {
         if let Phase::Waiting(until) = &mut self.phase {
             *until = (*until).min(now.max(self.since.saturating_add(HASTE)));
-            self.pause = SHORTEST_PAUSE;
+            if !self.ends_links {
+                self.pause = SHORTEST_PAUSE;
+            }
         }
     }
 
@@ -303,6 +312,27 @@ mod tests {
         dial.linked(203 * second);
         dial.hasten(203 * second);
         assert_eq!(dial.wake_at(), None);
+    }
+
+    #[test]
+    fn a_member_that_ends_each_link_is_not_tried_in_haste_because_it_is_said_to_be_there() {
+        let (second, silent_after) = (Duration::from_secs(1), Duration::from_secs(3));
+        let mut dial = Dial::new("192.0.2.1:1".to_owned(), Duration::ZERO);
+        let refused = |dial: &mut Dial, now| {
+            dial.linked(now);
+            dial.lost(now, silent_after, "the peer has closed it".to_owned());
+            dial.wake_at().unwrap() - now
+        };
+        (0..10).for_each(|_| drop(refused(&mut dial, 100 * second)));
+        dial.hasten(101 * second);
+        assert_eq!(dial.wake_at(), Some(101 * second), "once");
+        let next = refused(&mut dial, 101 * second);
+        assert!(next >= LONGEST_PAUSE / 2, "{next:?}");
+        // Nobody answers any more, and then it is said to be there again: it was started anew.
+        dial.fail(200 * second, "no answer".to_owned());
+        dial.hasten(210 * second);
+        let next = refused(&mut dial, 210 * second);
+        assert!(next <= SHORTEST_PAUSE, "{next:?}");
     }
 
     #[test]
