@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use portolan_sys::memory::{self, Access, Mapping, PAGE, PrivatiseError, ShareError};
 use portolan_sys::shared::Window;
 use portolan_sys::track::Tracker;
+use portolan_testkit::is_alone;
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use support::Reaped;
@@ -203,6 +204,9 @@ fn a_part_of_a_mapping_is_taken_back_and_the_rest_stays_shared() {
 
 #[test]
 fn only_a_shared_mapping_of_just_that_memory_is_taken_back() {
+    if !is_alone("only_a_shared_mapping_of_just_that_memory_is_taken_back") {
+        return;
+    }
     let fd = memory::create("portolan-back", 8 * PAGE as u64).unwrap();
     let stranger = memory::create("portolan-stranger", 8 * PAGE as u64).unwrap();
     let mapping = Mapping::shared_anywhere(&fd, 8 * PAGE).unwrap();

@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use portolan_sys::memory::{
     self, AllocateError, Blank, Mapping, PAGE, SealError, ShareError, VerifyError,
 };
+use portolan_testkit::is_alone;
 use rustix::fs::{
     FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, ftruncate, memfd_create,
 };
@@ -228,11 +229,7 @@ fn take_little_from_now_on() {
 
 #[test]
 fn more_than_the_machine_has_is_refused_before_any_is_taken() {
-    let test = "more_than_the_machine_has_is_refused_before_any_is_taken";
-    if support::role().is_none() {
-        let ended = support::child(test, "takes too much").output().unwrap();
-        let said = String::from_utf8_lossy(&ended.stderr);
-        assert!(ended.status.success(), "{:?} {said}", ended.status);
+    if !is_alone("more_than_the_machine_has_is_refused_before_any_is_taken") {
         return;
     }
     let private = memory::create("portolan-much", TOO_MUCH as u64).unwrap();

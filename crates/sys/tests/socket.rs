@@ -1,13 +1,11 @@
 //! Sockets: addresses, messages with descriptors, peers.
 
-mod support;
-
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use portolan_sys::process::{EventFd, PidFd, comm};
 use portolan_sys::socket::{self, Address, SocketError};
-use portolan_testkit::until;
+use portolan_testkit::{is_alone, until};
 use rustix::io::{FdFlags, fcntl_getfd};
 
 /// A deadline that comes soon; the tests do not measure how soon.
@@ -309,15 +307,7 @@ fn groups() -> Vec<u32> {
 
 #[test]
 fn running_out_of_descriptors_is_its_own_error() {
-    if support::role().is_none() {
-        // In a process of its own, because the limit holds for all of it.
-        let test = "running_out_of_descriptors_is_its_own_error";
-        let output = support::child(test, "limited").output().unwrap();
-        assert!(
-            output.status.success(),
-            "{}",
-            String::from_utf8_lossy(&output.stderr)
-        );
+    if !is_alone("running_out_of_descriptors_is_its_own_error") {
         return;
     }
     let address = name("exhausted");

@@ -14,6 +14,7 @@ use portolan_sys::process::{
 };
 use portolan_sys::shared::Window;
 use portolan_sys::socket::{self, Address};
+use portolan_testkit::is_alone;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use support::Reaped;
 
@@ -224,12 +225,7 @@ fn stops_after(address: usize, len: usize, done: usize) {
 
 #[test]
 fn a_transfer_says_how_far_it_came() {
-    // In a process of its own: in this one, another test's memory may come into the hole.
-    if support::role().is_none() {
-        let test = "a_transfer_says_how_far_it_came";
-        let output = support::child(test, "alone").output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{said}");
+    if !is_alone("a_transfer_says_how_far_it_came") {
         return;
     }
     let fd = memfd_create("portolan-shrinks", MemfdFlags::CLOEXEC).unwrap();

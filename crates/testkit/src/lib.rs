@@ -18,7 +18,7 @@ mod wait;
 pub use fate::{die, die_at, stop_at, stop_once_at};
 pub use orders::{Answer, Child, Copied, apart, close_all, obey};
 pub use pattern::{is_pattern, pattern};
-pub use process::{again, ended_by_signals, in_role, resume, role, spawn};
+pub use process::{again, ended_by_signals, in_role, is_alone, resume, role, spawn};
 pub use wait::{PATIENCE, SetOnDrop, spin_until, until};
 
 use std::sync::atomic::{AtomicU32, Ordering};

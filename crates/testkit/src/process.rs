@@ -8,6 +8,8 @@ use std::process::{Child, Command, Stdio};
 
 /// Set in the other process: what it is to do.
 const ROLE: &str = "PORTOLAN_TEST_ROLE";
+/// Set in a process that runs one test alone: the test's name.
+const ALONE: &str = "PORTOLAN_TEST_ALONE";
 
 /// A command that runs the test named `test` of this program, and no other.
 ///
@@ -53,6 +55,29 @@ pub fn in_role(test: &str, role: &[&str]) -> Command {
 /// No process can be started.
 pub fn spawn(test: &str, role: &[&str]) -> Child {
     in_role(test, role).spawn().unwrap()
+}
+
+/// Whether this process runs the test named `test` alone. If not, another one does, and has passed it: for
+/// a test that changes what all threads of a process share, such as its limits, or a hole in its address
+/// space, which another test's memory may fill.
+///
+/// # Panics
+///
+/// The test fails there, or there is none of that name.
+pub fn is_alone(test: &str) -> bool {
+    if std::env::var_os(ALONE).is_some_and(|alone| alone == test) {
+        return true;
+    }
+    let output = again(test).env(ALONE, test).output().unwrap();
+    let [said, failure] =
+        [output.stdout, output.stderr].map(|it| String::from_utf8_lossy(&it).into_owned());
+    let ended = output.status;
+    assert!(ended.success(), "{test}, alone: {ended}\n{said}{failure}");
+    assert!(
+        said.contains("1 passed"),
+        "there is no test {test}:\n{said}"
+    );
+    false
 }
 
 /// Lets a process that has stopped go on.

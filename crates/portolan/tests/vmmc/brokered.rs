@@ -12,7 +12,7 @@ use portolan_abi::delegate::{Act, Capability, Outcome};
 use portolan_sys::memory::{self, Access, PAGE};
 use portolan_sys::process::user;
 use portolan_sys::socket;
-use portolan_testkit::{PATIENCE, apart, unique, until};
+use portolan_testkit::{PATIENCE, apart, is_alone, unique, until};
 use std::os::fd::AsFd;
 
 /// A user that no other test is.
@@ -274,7 +274,8 @@ fn one_user_does_not_take_all_seats() {
 
 #[test]
 fn pages_that_the_exporter_protects_or_unmaps_are_refused_by_the_host() {
-    if !root() {
+    let test = "brokered::pages_that_the_exporter_protects_or_unmaps_are_refused_by_the_host";
+    if !root() || !is_alone(test) {
         return;
     }
     let (_host, domain, name) = hosted("guarded");

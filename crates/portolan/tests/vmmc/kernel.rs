@@ -11,7 +11,7 @@ use portolan::vmmc::{
 use portolan::{Domain, Permissions};
 use portolan_abi::vmmc::{Answer, Way, notification_page};
 use portolan_sys::memory::{self, Access, Mapping, PAGE};
-use portolan_testkit::{PATIENCE, unique, until};
+use portolan_testkit::{PATIENCE, is_alone, unique, until};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 use std::ffi::c_void;
@@ -211,6 +211,9 @@ fn pages_that_the_exporter_protects_are_refused() {
 
 #[test]
 fn an_exporter_that_unmaps_its_range_loses_nothing_else() {
+    if !is_alone("kernel::an_exporter_that_unmaps_its_range_loses_nothing_else") {
+        return;
+    }
     let (domain, name) = domain("unmaps");
     let start = pages_apart(0, 4);
     // SAFETY:
