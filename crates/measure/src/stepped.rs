@@ -10,7 +10,7 @@
 //! Each round goes through the same parts, the first of which is nothing. What is done for the
 //! first time takes more, and so does what waits for a thread that has no processor at the
 //! moment: of all rounds the fewest count, and once each was counted twice there are enough. A part of
-//! many instructions may never take the same number again; to a thousandth is enough there.
+//! more than 10,000 instructions may never take the same number again; to a hundredth is enough there.
 
 use portolan_instruments::step::{StepError, Stepper, mark};
 
@@ -21,8 +21,8 @@ pub const WHAT: &str =
 /// Rounds of one count at the most.
 pub const ROUNDS: usize = 6;
 
-/// So small a part of a count makes no difference.
-const NO_DIFFERENCE: u64 = 1_000;
+/// Of so many instructions a hundredth makes no difference.
+const MANY: u64 = 10_000;
 
 /// A count, or why there is none.
 pub type Counted<T> = std::result::Result<T, String>;
@@ -133,7 +133,8 @@ fn fewest<const PARTS: usize>(
             stepper.run_to_mark().map_err(refused)?;
             let counted = count(stepper).map_err(refused)?;
             let few = counted.min(*fewest);
-            if counted.abs_diff(*fewest) <= few / NO_DIFFERENCE {
+            let no_difference = if few < MANY { 0 } else { few / 100 };
+            if counted.abs_diff(*fewest) <= no_difference {
                 *again = true;
             } else if counted < *fewest {
                 *again = false;
