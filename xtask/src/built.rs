@@ -1,6 +1,7 @@
 //! Finds test binaries that cargo has built, and runs each in a process group of its own, which is
 //! ended, with all its processes, if it takes too long.
 
+use portolan_sys::process::dies_with_us;
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::Value;
 use std::fs::File;
@@ -70,11 +71,11 @@ pub(crate) struct Ran {
     pub(crate) output: String,
 }
 
-/// Runs a command for at most `limit`. What it says goes to a file, and not to a pipe, which
+/// Runs a command for at most `limit`, and no longer than this program runs. What it says goes to a file, and not to a pipe, which
 /// processes that outlive it would hold open.
 pub(crate) fn run(command: &mut Command, limit: Duration) -> io::Result<Ran> {
     let said = unnamed_file()?;
-    let mut child = command
+    let mut child = dies_with_us(command)
         .stdin(Stdio::null())
         .stdout(said.try_clone()?)
         .stderr(said.try_clone()?)
