@@ -323,7 +323,9 @@ mod tests {
             dial.lost(now, silent_after, "the peer has closed it".to_owned());
             dial.wake_at().unwrap() - now
         };
-        (0..10).for_each(|_| drop(refused(&mut dial, 100 * second)));
+        for _ in 0..10 {
+            refused(&mut dial, 100 * second);
+        }
         dial.hasten(101 * second);
         assert_eq!(dial.wake_at(), Some(101 * second), "once");
         let next = refused(&mut dial, 101 * second);
