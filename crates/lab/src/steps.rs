@@ -13,8 +13,9 @@ use portolan_sys::futex;
 use crate::clock;
 use crate::error::{LabError, Result};
 
-/// Signals, or addresses, that are put somewhere and then taken: less than a FIFO holds.
-pub(crate) const BURST: usize = 64;
+/// Signals, or addresses, that are put somewhere and then taken: less than a FIFO holds. Fewer in a debug
+/// build, whose figures nobody wants: each instruction of it is stepped through.
+pub(crate) const BURST: usize = if cfg!(debug_assertions) { 16 } else { 64 };
 /// How long a sleeper is given to fall asleep.
 const ASLEEP: Duration = Duration::from_micros(50);
 /// A wait for the other processor that takes this long is given up.
