@@ -71,8 +71,8 @@ pub(crate) struct Ran {
     pub(crate) output: String,
 }
 
-/// Runs a command for at most `limit`, and no longer than this program runs. What it says goes to a file, and not to a pipe, which
-/// processes that outlive it would hold open.
+/// Runs a command for at most `limit`, and no longer than this program runs. What it says goes to a
+/// file, and not to a pipe, which processes that outlive it would hold open.
 pub(crate) fn run(command: &mut Command, limit: Duration) -> io::Result<Ran> {
     let said = unnamed_file()?;
     let mut child = dies_with_us(command)

@@ -9,8 +9,7 @@
 //!
 //! Each round goes through the same parts, the first of which is nothing. What is done for the
 //! first time takes more, and so does what waits for a thread that has no processor at the
-//! moment: of all rounds the fewest count, and once each was counted twice there are enough. A part of
-//! more than 10,000 instructions may never take the same number again; to a hundredth is enough there.
+//! moment: of all rounds the fewest count, and once each was counted twice there are enough.
 
 use portolan_instruments::step::{StepError, Stepper, mark};
 
@@ -18,11 +17,9 @@ use portolan_instruments::step::{StepError, Stepper, mark};
 pub const WHAT: &str =
     "in user mode, by stepping through another process (a system call is one instruction)";
 
-/// Rounds of one count at the most.
-pub const ROUNDS: usize = 6;
-
-/// Of so many instructions a hundredth makes no difference.
-const MANY: u64 = 10_000;
+/// Rounds of one count at the most. Fewer in a debug build, whose counts nobody wants: a long part hardly
+/// ever takes the same number again, and goes through all of them.
+pub const ROUNDS: usize = if cfg!(debug_assertions) { 4 } else { 6 };
 
 /// A count, or why there is none.
 pub type Counted<T> = std::result::Result<T, String>;
@@ -126,20 +123,16 @@ fn fewest<const PARTS: usize>(
     stepper: &mut Stepper,
     count: fn(&mut Stepper) -> Result<u64, StepError>,
 ) -> Counted<[f64; PARTS]> {
-    // The fewest, and whether about as many were counted again.
+    // The fewest, and whether as many were counted again.
     let mut counts = [(u64::MAX, false); PARTS];
     for _ in 0..ROUNDS {
         for (fewest, again) in &mut counts {
             stepper.run_to_mark().map_err(refused)?;
             let counted = count(stepper).map_err(refused)?;
-            let few = counted.min(*fewest);
-            let no_difference = if few < MANY { 0 } else { few / 100 };
-            if counted.abs_diff(*fewest) <= no_difference {
-                *again = true;
-            } else if counted < *fewest {
-                *again = false;
+            if counted <= *fewest {
+                *again = counted == *fewest;
+                *fewest = counted;
             }
-            *fewest = few;
         }
         if counts.iter().all(|(_, again)| *again) {
             break;

@@ -104,7 +104,7 @@ fn effort(args: &BenchArgs) -> Effort {
         BenchKind::Wake | BenchKind::Rpc | BenchKind::Pubsub => 2,
         BenchKind::Fanin => 10,
     };
-    let (slices, slice, limit_slice) = if args.quick { (5, 2, 1) } else { (10, 30, 5) };
+    let (slices, slice, limit_slice) = if args.quick { (5, 5, 1) } else { (10, 30, 5) };
     Effort {
         slices,
         slice: Duration::from_millis(scale * slice),
@@ -112,12 +112,12 @@ fn effort(args: &BenchArgs) -> Effort {
     }
 }
 
-/// Long enough for several looks; a quick run sees the first one, which draws all.
+/// Long enough for several looks.
 fn watched_effort(args: &BenchArgs) -> watched::Effort {
-    let (pairs, millis) = if args.quick { (1, 250) } else { (12, 2000) };
+    let (pairs, seconds) = if args.quick { (1, 1) } else { (12, 2) };
     watched::Effort {
         pairs,
-        slice: Duration::from_millis(millis),
+        slice: Duration::from_secs(seconds),
     }
 }
 
