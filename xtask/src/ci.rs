@@ -172,18 +172,12 @@ pub(crate) fn run(slow: bool) -> ExitCode {
     code(done.iter().all(|d| d.passed))
 }
 
-/// Tests at once: as they wait most of the time, more than there are processors.
-fn test_threads() -> usize {
-    2 * thread::available_parallelism().map_or(1, usize::from)
-}
-
 /// The command of a step.
 fn line(step: &Step) -> Command {
     let words: Vec<&str> = step.1.split(' ').collect();
     let mut line = command(&words);
     // Each step builds once: what serves the next build only fills the disk.
     line.env("CARGO_INCREMENTAL", "0");
-    line.env("RUST_TEST_THREADS", test_threads().to_string());
     line
 }
 

@@ -2,18 +2,14 @@
 //!
 //! Experiments run in their quick size; what is checked is structure, never a time.
 
-use std::path::{Path, PathBuf};
+mod support;
+
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-
-fn lab(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_portolan-lab"))
-        .args(arguments)
-        .output()
-        .unwrap()
-}
+use support::{lab, room, rows};
 
 fn report(output: &Output) -> Value {
     let error = String::from_utf8_lossy(&output.stderr);
@@ -30,24 +26,10 @@ fn names() -> Vec<String> {
         .collect()
 }
 
-/// A directory of this test's own.
-fn directory(name: &str) -> PathBuf {
-    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    let _ = std::fs::remove_dir_all(&path);
-    path
-}
-
 fn outcome<'a>(report: &'a Value, experiment: &str) -> &'a Value {
     let records = report["records"].as_array().unwrap();
     let found = records.iter().find(|r| r["about"]["name"] == experiment);
     &found.unwrap()["result"]["done"]
-}
-
-fn rows(table: &Value) -> Vec<&str> {
-    let rows = table["rows"].as_array().unwrap();
-    rows.iter()
-        .map(|row| row["label"].as_str().unwrap())
-        .collect()
 }
 
 #[test]
@@ -114,7 +96,8 @@ fn one_processor_leaves_out_what_needs_two() {
 
 #[test]
 fn a_run_is_compared_with_an_earlier_one() {
-    let out = directory("earlier");
+    let room = room();
+    let out = room.path().join("earlier");
     let out = out.to_str().unwrap();
     report(&lab(&["run", "machine", "--quick", "--json", "--out", out]));
     let earlier = format!("{out}/report.json");
@@ -142,7 +125,8 @@ fn a_run_is_compared_with_an_earlier_one() {
 
 #[test]
 fn a_run_that_is_killed_leaves_what_was_done() {
-    let out = directory("killed");
+    let room = room();
+    let out = room.path().join("killed");
     let mut run = Command::new(env!("CARGO_BIN_EXE_portolan-lab"))
         .args(["run", "all", "--quick", "--out", out.to_str().unwrap()])
         .stdout(Stdio::null())
@@ -177,7 +161,8 @@ fn a_run_that_is_killed_leaves_what_was_done() {
 fn what_is_asked_wrongly_is_refused_with_a_remedy() {
     let text = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
     let text = text.to_str().unwrap();
-    let old = directory("old.json");
+    let room = room();
+    let old = room.path().join("old.json");
     std::fs::write(&old, "{\"format\": 0}").unwrap();
     for (arguments, says) in [
         (

@@ -1,27 +1,22 @@
 //! The page that a run of everything leaves: well-formed, complete, and needing nothing.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+mod support;
+
+use std::path::Path;
 
 use roxmltree::{Document, Node, ParsingOptions};
 use serde_json::Value;
+use support::{lab, room};
 
-/// Runs what is asked for, in its quick size; where the files are.
-fn run(directory: &str, arguments: &[&str]) -> PathBuf {
-    let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join(directory);
-    let _ = std::fs::remove_dir_all(&out);
-    let output = Command::new(env!("CARGO_BIN_EXE_portolan-lab"))
-        .args(["run", "--quick", "--out"])
-        .arg(&out)
-        .args(arguments)
-        .output()
-        .unwrap();
+/// Runs what is asked for, in its quick size, and leaves the files at `out`.
+fn run(out: &Path, arguments: &[&str]) {
+    let to = ["run", "--quick", "--out", out.to_str().unwrap()];
+    let output = lab(&[&to, arguments].concat());
     assert!(
         output.status.success(),
         "{}",
         String::from_utf8_lossy(&output.stderr)
     );
-    out
 }
 
 fn parsed(page: &str) -> Document<'_> {
@@ -39,7 +34,9 @@ fn text(node: Node<'_, '_>) -> String {
 
 #[test]
 fn a_run_leaves_one_page_with_everything_in_it() {
-    let out = run("page", &["all"]);
+    let room = room();
+    let out = room.path().join("page");
+    run(&out, &["all"]);
     let page = std::fs::read_to_string(out.join("index.html")).unwrap();
     let parsed = parsed(&page);
     refers_to_nothing(&parsed);
@@ -113,7 +110,9 @@ fn a_run_leaves_one_page_with_everything_in_it() {
     // A later run shows this one beside itself.
     let earlier = out.join("report.json");
     let arguments = ["machine", "--compare", earlier.to_str().unwrap()];
-    let page = std::fs::read_to_string(run("page-later", &arguments).join("index.html")).unwrap();
+    let later = room.path().join("later");
+    run(&later, &arguments);
+    let page = std::fs::read_to_string(later.join("index.html")).unwrap();
     assert!(page.contains("here / earlier"));
     let answer = &report["records"][0]["result"]["done"]["verdicts"][0]["holds"];
     let answer = answer.as_str().unwrap();
@@ -126,10 +125,7 @@ fn a_run_leaves_one_page_with_everything_in_it() {
 /// Whatever experiment judges a claim does it by the rule that the list of claims has, and all
 /// that are sure of it say the same.
 fn one_claim_has_one_rule(report: &Value) {
-    let listed = Command::new(env!("CARGO_BIN_EXE_portolan-lab"))
-        .args(["claims", "--json"])
-        .output()
-        .unwrap();
+    let listed = lab(&["claims", "--json"]);
     let listed: Value = serde_json::from_slice(&listed.stdout).unwrap();
     let records = report["records"].as_array().unwrap().iter();
     let verdicts: Vec<&Value> = records
@@ -155,11 +151,7 @@ fn one_claim_has_one_rule(report: &Value) {
 
 /// Each paper once, and every verdict's paragraph.
 fn documents_have_what_the_page_has(path: &Path, report: &Value) {
-    let said = Command::new(env!("CARGO_BIN_EXE_portolan-lab"))
-        .arg("verdicts")
-        .arg(path)
-        .output()
-        .unwrap();
+    let said = lab(&["verdicts", path.to_str().unwrap()]);
     let said = String::from_utf8(said.stdout).unwrap();
     let mut heads: Vec<&str> = said.lines().filter(|l| l.starts_with("## ")).collect();
     let all = heads.len();

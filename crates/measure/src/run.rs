@@ -23,8 +23,11 @@ const ASLEEP: Duration = Duration::from_micros(50);
 const STREAM_SAMPLES: u64 = 100;
 /// The first estimate of a round's pace ends when its rounds took this long.
 const CALIBRATION: Duration = Duration::from_millis(1);
-/// Rounds of one slice at most, whatever the pace.
+/// Rounds of one part of a slice at most, whatever the pace.
 const ROUNDS_MAX: u64 = 1 << 26;
+/// Parts of a slice whose two sides wait for each other. The rounds of a part are done once they
+/// are ordered; a slice that other programs slow down ends with the part that its time ends in.
+const PARTS: u32 = 5;
 
 /// What a peer is to do.
 #[derive(Debug, Serialize, Deserialize)]
@@ -496,11 +499,21 @@ impl<E: Endpoint> Run for Typed<E> {
     }
 
     fn slice(&mut self, budget: Duration, sampler: &mut Sampler) -> Result<()> {
-        let rounds = budget.as_nanos() / self.pace.as_nanos().max(1);
-        let rounds = u64::try_from(rounds)
-            .unwrap_or(ROUNDS_MAX)
-            .clamp(1, ROUNDS_MAX);
-        self.work(rounds, sampler)
+        let parts = match self.case.pattern {
+            Pattern::RoundTrip { .. } | Pattern::Stream | Pattern::Multicast { .. } => PARTS,
+            // One order is one sample, of which waking its peers is a part.
+            Pattern::Paced | Pattern::FanIn { .. } => 1,
+        };
+        let start = Instant::now();
+        for _ in 0..parts {
+            let rounds = (budget / parts).as_nanos() / self.pace.as_nanos().max(1);
+            let rounds = u64::try_from(rounds).unwrap_or(ROUNDS_MAX);
+            self.work(rounds.clamp(1, ROUNDS_MAX), sampler)?;
+            if start.elapsed() >= budget {
+                break;
+            }
+        }
+        Ok(())
     }
 
     fn counted(&self) -> Vec<Counted> {

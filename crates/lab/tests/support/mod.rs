@@ -5,6 +5,7 @@
 use std::process::{Command, Output};
 
 use serde_json::Value;
+use tempfile::TempDir;
 
 pub(crate) fn lab(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_portolan-lab"))
@@ -26,6 +27,11 @@ pub(crate) fn quick(experiment: &str, arguments: &[&str]) -> Value {
     let result = &found.unwrap()["result"];
     assert!(result["done"].is_object(), "{result}");
     result["done"].clone()
+}
+
+/// A directory that no other test has, in this process or another, and that goes with it.
+pub(crate) fn room() -> TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
 pub(crate) fn array(value: &Value) -> &[Value] {
