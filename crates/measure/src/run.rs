@@ -351,7 +351,7 @@ impl<E: Endpoint> Typed<E> {
     }
 
     fn round_trips(&mut self, rounds: u64, events: u64, sampler: &mut Sampler) -> Result<()> {
-        // The first rounds of a slice wake the peer and refill the caches.
+        // The first rounds of an order wake the peer and refill the caches.
         let warm = 1 + rounds / 16;
         let batched = self.pace < LONG_ROUND;
         let cycle = if batched { BATCH + SINGLES } else { 1 };
@@ -500,9 +500,13 @@ impl<E: Endpoint> Run for Typed<E> {
 
     fn slice(&mut self, budget: Duration, sampler: &mut Sampler) -> Result<()> {
         let parts = match self.case.pattern {
-            Pattern::RoundTrip { .. } | Pattern::Stream | Pattern::Multicast { .. } => PARTS,
-            // One order is one sample, of which waking its peers is a part.
-            Pattern::Paced | Pattern::FanIn { .. } => 1,
+            Pattern::RoundTrip { .. } => PARTS,
+            // A queue makes the end of an order faster, and where one order is a sample, waking
+            // its peers is a part of that: the fewer orders the better.
+            Pattern::Stream
+            | Pattern::Multicast { .. }
+            | Pattern::Paced
+            | Pattern::FanIn { .. } => 1,
         };
         let start = Instant::now();
         for _ in 0..parts {
