@@ -25,6 +25,8 @@ enum Who {
     Anybody,
     /// The host, or a member that is about to become it.
     Host,
+    /// An importer in the middle of a call by which the kernel writes to what it has imported.
+    Writer,
 }
 
 /// Lists the waits that last until a stopped worker goes on, and why.
@@ -36,7 +38,7 @@ struct Wait {
 
 /// All that waits. A worker that gets nowhere for a second, and does nothing that is listed
 /// here for a stopped worker, is a finding; and so is one that does, for much longer.
-static WAITS: [Wait; 4] = [
+static WAITS: [Wait; 5] = [
     Wait {
         who: Who::Host,
         what: &[Doing::Joining, Doing::Leaving],
@@ -56,6 +58,11 @@ static WAITS: [Wait; 4] = [
         who: Who::Anybody,
         what: &[Doing::Expecting],
         why: "what a client has sent before it left a bridge its own thread carries, which may be stopped",
+    },
+    Wait {
+        who: Who::Writer,
+        what: &[Doing::Exporting],
+        why: "memory is not given back while the kernel may write to it: the end of an export waits, and names the importer after five seconds",
     },
 ];
 
@@ -199,7 +206,13 @@ impl Coordinator {
         };
         let mut all = stopped.iter();
         let hosts = all.any(|(at, mark)| self.host == Some(*at) || mark.is_some_and(becomes));
-        let who = [(Who::Anybody, true), (Who::Host, hosts)];
+        let mut all = stopped.iter();
+        let writers = all.any(|(_, mark)| mark.is_some_and(|mark| MARKS[mark] == "update.kernel"));
+        let who = [
+            (Who::Anybody, true),
+            (Who::Host, hosts),
+            (Who::Writer, writers),
+        ];
         who.into_iter()
             .filter_map(|(who, is)| is.then_some(who))
             .collect()
