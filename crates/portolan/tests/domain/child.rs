@@ -269,6 +269,7 @@ impl State {
             builder = match key {
                 "deadline-ms" => builder.deadline(Duration::from_millis(value.parse()?)),
                 "limit" => builder.limit(value.parse()?),
+                "size" => builder.size(value.parse()?),
                 "of" => builder.of_user(value.parse()?),
                 "allow" => builder.allow_user(value.parse()?),
                 "allow-group" => builder.allow_group(value.parse()?),

@@ -2,9 +2,10 @@
 
 use crate::child::{Child, is_bound, unique, until};
 use portolan::{Domain, JoinError, LeaveError};
-use portolan_abi::hello::{range_name, reserved_range};
+use portolan_abi::hello::reserved_range;
 use portolan_abi::region::{BASE_HIGHEST, BASE_LOWEST, Geometry};
 use portolan_sys::process::user;
+use std::ops::Range;
 
 /// Whether any process maps the domain's memory.
 fn is_mapped(name: &str) -> bool {
@@ -45,49 +46,60 @@ fn messages_cross_between_processes() {
     assert_eq!(receiver.ask("receive"), "10000 bytes");
 }
 
-/// The addresses that chance gives a domain of this process's user.
-fn by_chance(name: &str) -> std::ops::Range<u64> {
-    // The size that a domain has if nobody asks for another.
-    let geometry = Geometry::new(16 << 30).unwrap();
-    geometry.range(geometry.base(user(), name.as_bytes(), 0))
+/// What is reserved of the addresses around `address`.
+fn reserved_at(address: u64) -> Option<Range<u64>> {
+    let names = portolan_sys::socket::abstract_names().unwrap();
+    let mut ranges = names.iter().filter_map(|name| reserved_range(name));
+    ranges.find(|range| range.contains(&address))
+}
+
+/// An address in the region of this process's domain.
+fn inside(domain: &Domain) -> u64 {
+    domain.allocate(4096).unwrap().address() as u64
 }
 
 #[test]
 fn domains_of_one_machine_do_not_overlap_so_a_process_can_join_them_all() {
+    // The size that a domain has if nobody asks for another: of 500 names one lies there by chance.
+    let size = 16 << 30;
+    let creating = |name: &str| {
+        let mut creator = Child::new();
+        let answer = creator.ask(&format!("join {name} size={size}"));
+        assert_eq!(answer, "space 1");
+        creator
+    };
     let first = unique("beside");
-    let range = by_chance(&first);
+    let mut creator = creating(&first);
+    let joined = Domain::join(&first).unwrap();
+    let range = reserved_at(inside(&joined)).expect("its addresses are reserved");
+    let geometry = Geometry::new(size).unwrap();
+    let by_chance = |name: &str| geometry.range(geometry.base(user(), name.as_bytes(), 0));
     let second = (0..100_000)
         .map(|number| format!("{first}-{number}"))
         .find(|name| by_chance(name).contains(&range.start))
         .expect("one in 500 names lies there");
-    let mut creator = Child::joined(&first);
-    let joined = Domain::join(&first).unwrap();
-    let reserved = || is_bound(&range_name(&range));
-    // Not if another domain of this machine was there before.
-    let was_reserved = reserved();
     // Every member keeps the reservation, not the creator alone.
     creator.kill();
-    let mut other = Child::joined(&second);
+    let mut other = creating(&second);
     let both = Domain::join(&second).unwrap();
-    assert_eq!(reserved(), was_reserved);
+    assert!(!range.contains(&inside(&both)));
+    assert_eq!(reserved_at(range.start), Some(range.clone()));
     drop((joined, both));
     assert_eq!(other.ask("leave"), "Ok(())");
-    until("the addresses are free", || !was_reserved || !reserved());
+    let is_free = || reserved_at(range.start).as_ref() != Some(&range);
+    until("the addresses are free", is_free);
 }
 
 #[test]
 fn a_private_domain_takes_none_of_the_addresses_that_domains_share() {
     let private = Domain::private().unwrap();
-    let extent = private.allocate(4096).unwrap();
-    let address = extent.address() as u64;
+    let address = inside(&private);
     assert!(
         !(BASE_LOWEST..BASE_HIGHEST).contains(&address),
         "{address:#x}"
     );
     // No name of a socket reserves it, wherever it is.
-    let names = portolan_sys::socket::abstract_names().unwrap();
-    let mut ranges = names.iter().filter_map(|name| reserved_range(name));
-    assert!(!ranges.any(|range| range.contains(&address)));
+    assert_eq!(reserved_at(address), None);
 }
 
 #[test]
