@@ -63,6 +63,8 @@ pub(crate) enum Doing {
     Calling,
     /// Exporting memory, or writing to what others export.
     Exporting,
+    /// Ending an export of ordinary memory.
+    Unexporting,
     /// At bridges between domains, its own or others'.
     Bridging,
     /// Waiting for what others say that they have sent over a bridge.
@@ -70,7 +72,7 @@ pub(crate) enum Doing {
 }
 
 impl Doing {
-    const ALL: [Self; 23] = [
+    const ALL: [Self; 24] = [
         Self::Starting,
         Self::Joining,
         Self::Leaving,
@@ -92,6 +94,7 @@ impl Doing {
         Self::Publishing,
         Self::Calling,
         Self::Exporting,
+        Self::Unexporting,
         Self::Bridging,
         Self::Expecting,
     ];

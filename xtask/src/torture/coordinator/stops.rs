@@ -61,7 +61,7 @@ static WAITS: [Wait; 5] = [
     },
     Wait {
         who: Who::Writer,
-        what: &[Doing::Exporting],
+        what: &[Doing::Unexporting],
         why: "memory is not given back while the kernel may write to it: the end of an export waits, and names the importer after five seconds",
     },
 ];
@@ -204,10 +204,12 @@ impl Coordinator {
                 Passer::Host | Passer::Successor | Passer::LeavingHost
             )
         };
-        let mut all = stopped.iter();
-        let hosts = all.any(|(at, mark)| self.host == Some(*at) || mark.is_some_and(becomes));
-        let mut all = stopped.iter();
-        let writers = all.any(|(_, mark)| mark.is_some_and(|mark| MARKS[mark] == "update.kernel"));
+        let writes = |mark: usize| MARKS[mark] == "update.kernel";
+        let is_host = |(at, mark): &(usize, Option<usize>)| {
+            self.host == Some(*at) || mark.is_some_and(becomes)
+        };
+        let hosts = stopped.iter().any(is_host);
+        let writers = stopped.iter().any(|(_, mark)| mark.is_some_and(writes));
         let who = [
             (Who::Anybody, true),
             (Who::Host, hosts),

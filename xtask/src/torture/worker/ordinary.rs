@@ -7,6 +7,7 @@
 //!
 //! A strip begins and ends at odd addresses, and no worker writes to a guard.
 
+use super::super::Doing;
 use super::super::board::{Entry, MAX_WORKERS};
 use super::super::payload;
 use super::super::random::Random;
@@ -181,6 +182,7 @@ impl Worker {
         let Some(mut table) = self.holds.ordinary.shown.take() else {
             return;
         };
+        self.doing(Doing::Unexporting);
         if let Some(Err(error)) = table.export.take().map(Export::unexport) {
             // A worker was stopped in the middle of a call: it goes on, and so does the export.
             if !matches!(error.why, ExportError::UnderWay { .. }) {
